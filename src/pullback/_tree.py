@@ -1,0 +1,130 @@
+"""Pytrees as vectors: the flat image of the floating leaves of a tree, and what linear algebra asks of trees.
+
+Only floating array leaves are coordinates. Everything else in a tree (integers, booleans, strings, functions, PRNG keys)
+is *carried*: it is neither differentiated nor changed, and is `None` in vectors and covectors, as in Equinox.
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+
+def is_coordinate(leaf: Any) -> bool:
+    """Whether a leaf is a coordinate: a real floating array."""
+    return eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def refuse_complex(tree: PyTree, name: str) -> None:
+    """Raise a `ValueError` if a leaf is complex: a Hermitian metric is another theory, and taking real parts would hide it.
+
+    **Arguments:**
+
+    - `tree`: any pytree.
+    - `name`: what to call it in the message.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} is complex ({leaf.dtype}). Real parameters and outputs only: "
+                f"split it, e.g. {name} = {{'re': z.real, 'im': z.imag}}, and put them together inside the model."
+            )
+
+
+def split(tree: PyTree) -> tuple[PyTree, PyTree]:
+    """The coordinates of a tree and the leaves it carries; `eqx.combine` puts them together again.
+
+    **Arguments:**
+
+    - `tree`: any pytree.
+    """
+    return eqx.partition(tree, is_coordinate)
+
+
+class Structure(eqx.Module):
+    """How a tree of coordinates lies in one flat vector; hashable, so it may be static under `jax.jit`."""
+
+    treedef: Any = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    dtypes: tuple[Any, ...] = eqx.field(static=True)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of coordinates of each leaf."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return sum(self.sizes)
+
+    @property
+    def dtype(self) -> Any:
+        """The common dtype of the flat vector."""
+        return jnp.result_type(*self.dtypes) if self.dtypes else jnp.result_type(float)
+
+    def ravel(self, tree: PyTree) -> Array:
+        """The flat vector of a tree of this structure.
+
+        **Arguments:**
+
+        - `tree`: a tree of coordinates; may carry other leaves, which are left out.
+        """
+        leaves, treedef = jax.tree.flatten(split(tree)[0])
+        if treedef != self.treedef or tuple(jnp.shape(x) for x in leaves) != self.shapes:
+            raise ValueError(
+                f"expected a tree {self.treedef} with shapes {self.shapes}, "
+                f"got {treedef} with shapes {tuple(jnp.shape(x) for x in leaves)}."
+            )
+        if not leaves:
+            return jnp.zeros(0, self.dtype)
+        return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in leaves])
+
+    def unravel(self, vector: Array) -> PyTree:
+        """The tree whose flat vector is given; each leaf gets its own dtype back.
+
+        **Arguments:**
+
+        - `vector`: an array of shape `(size,)`.
+        """
+        leaves, start = [], 0
+        for shape, size, dtype in zip(self.shapes, self.sizes, self.dtypes, strict=True):
+            leaves.append(vector[start : start + size].reshape(shape).astype(dtype))
+            start += size
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def structure(tree: PyTree) -> Structure:
+    """The structure of the coordinates of a tree.
+
+    **Arguments:**
+
+    - `tree`: any pytree of arrays (or of `jax.ShapeDtypeStruct`, all of them coordinates).
+    """
+    coordinates = jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) or is_coordinate(x) else None, tree)
+    leaves, treedef = jax.tree.flatten(coordinates)
+    return Structure(treedef, tuple(tuple(x.shape) for x in leaves), tuple(jnp.dtype(x.dtype) for x in leaves))
+
+
+def inner(a: PyTree, b: PyTree) -> Array:
+    """The Euclidean pairing of two trees of coordinates.
+
+    **Arguments:**
+
+    - `a`, `b`: trees of one structure.
+    """
+    return sum(jax.tree.leaves(jax.tree.map(lambda x, y: jnp.sum(x * y), a, b)), start=jnp.zeros(()))
+
+
+def all_finite(tree: PyTree) -> Array:
+    """Whether every coordinate of a tree is finite.
+
+    **Arguments:**
+
+    - `tree`: any pytree.
+    """
+    leaves = jax.tree.leaves(split(tree)[0])
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves])) if leaves else jnp.asarray(True)

@@ -1,0 +1,225 @@
+r"""What a geometry of the outputs must answer.
+
+At a point \(z\) of the outputs a metric is a positive semi-definite form \(M(z) = S S^\top\). The library never squares it:
+it works with the *root* \(S\), which whitens the Jacobian, \(A = S^\top J\). The root is kept in the graded form
+
+\[ S = \hat S\, \mathrm{diag}(e^{\ell}), \]
+
+\(\hat S\) of order one and \(\ell\) = `log_scale` a vector of logarithms, because a saturated model (logits of ±1000) has entries of
+\(S\) that differ by more orders of magnitude than a float holds, and yet a bounded natural gradient.
+
+All methods act on **one sample**: `z`, `v`, `c` are pytrees of the shape of one sample's outputs. Families with a natural event
+shape (a scalar for Bernoulli and Poisson, the last axis for Categorical and Gaussian) take any leading axes: these are independent
+factors, and the metric is block diagonal over them. The average over samples is not here: it lives in `_measure.py`.
+"""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._types import OutputCovector, Outputs, OutputVector, Scalar
+
+
+class AbstractRoot(eqx.Module):
+    r"""The root \(S = \hat S\,\mathrm{diag}(e^\ell)\) of a metric at a point, an operator from \(R^q\) to output covectors."""
+
+    log_scale: eqx.AbstractVar[Float[Array, " q"]]
+    r"""The logarithms \(\ell\) of the grading; `-inf` for a direction that is absent."""
+
+    @abc.abstractmethod
+    def unit(self, w: Float[Array, " q"]) -> OutputCovector:
+        r"""\(\hat S w\).
+
+        **Arguments:**
+
+        - `w`: a vector in the whitened space.
+        """
+
+    @abc.abstractmethod
+    def unit_transpose(self, v: OutputVector) -> Float[Array, " q"]:
+        r"""\(\hat S^\top v\).
+
+        **Arguments:**
+
+        - `v`: an output vector.
+        """
+
+    @abc.abstractmethod
+    def unit_lift(self, c: OutputCovector) -> Float[Array, " q"]:
+        r"""\(\hat r = e^{-\ell} S^+ c\): the lifted covector with its grading divided out.
+
+        If \(c\) lies in the range of \(S\) then \(S\,(e^\ell \hat r) = c\); otherwise that is the orthogonal projection of \(c\).
+
+        **Arguments:**
+
+        - `c`: an output covector.
+        """
+
+    @property
+    def size(self) -> int:
+        """The number q of columns of the root, at least the rank of the metric."""
+        return self.log_scale.shape[-1]
+
+    def mv(self, w: Float[Array, " q"]) -> OutputCovector:
+        """S w.
+
+        **Arguments:**
+
+        - `w`: a vector in the whitened space.
+        """
+        return self.unit(jnp.exp(self.log_scale) * w)
+
+    def transpose(self, v: OutputVector) -> Float[Array, " q"]:
+        """Sᵀ v.
+
+        **Arguments:**
+
+        - `v`: an output vector.
+        """
+        return jnp.exp(self.log_scale) * self.unit_transpose(v)
+
+    def lift(self, c: OutputCovector) -> Float[Array, " q"]:
+        """S⁺ c: the r of least norm with S r = c (of the projection of c on the range of S, if c is not in it).
+
+        **Arguments:**
+
+        - `c`: an output covector.
+        """
+        return jnp.exp(self.log_scale) * self.unit_lift(c)
+
+
+class AbstractMetric(eqx.Module):
+    """A metric on the outputs of a model. To add one: a file here, a line in the test registry (see CONTRIBUTING)."""
+
+    nonsingular: eqx.AbstractClassVar[bool]
+    """Whether M(z) is invertible at every z, so that every covector is in its range."""
+
+    graded: ClassVar[bool] = False
+    """Whether the entries of `log_scale` may differ by many orders of magnitude (a family that saturates)."""
+
+    couples_samples: ClassVar[bool] = False
+    """Whether the metric is one form on the outputs of the whole batch rather than one for each sample (`Scores`)."""
+
+    @abc.abstractmethod
+    def root(self, z: Outputs) -> AbstractRoot:
+        """The root S of M(z) = S Sᵀ.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        """
+
+    @abc.abstractmethod
+    def apply(self, z: Outputs, v: OutputVector) -> OutputCovector:
+        """M(z) v.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        - `v`: an output vector.
+        """
+
+    @abc.abstractmethod
+    def sharp(self, z: Outputs, c: OutputCovector) -> OutputVector:
+        """M(z)⁺ c, the ambient gradient when c is the differential of a loss.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        - `c`: an output covector.
+        """
+
+    def lift(self, z: Outputs, c: OutputCovector) -> Float[Array, " q"]:
+        """The r of least norm with S r = c.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        - `c`: an output covector.
+        """
+        return self.root(z).lift(c)
+
+    def divergence(self, u: Outputs, z: Outputs) -> Scalar:
+        """The divergence ρ(u, z) whose Hessian in `u` at `u = z` is M(z); for Fisher metrics KL(p_u ‖ p_z).
+
+        **Arguments:**
+
+        - `u`: the outputs that move.
+        - `z`: the outputs they are compared with.
+        """
+        raise TypeError(f"{type(self).__name__} is a metric without a divergence.")
+
+    @property
+    def has_divergence(self) -> bool:
+        """Whether `divergence` is defined."""
+        return type(self).divergence is not AbstractMetric.divergence
+
+    def observe(self, targets: Any, index: Array) -> "AbstractMetric":
+        """The metric of one sample, for metrics that look at more than the outputs.
+
+        **Arguments:**
+
+        - `targets`: the targets of the sample, `None` if the batch has none.
+        - `index`: the position of the sample in the batch.
+        """
+        return self
+
+    def weigh(self, weights: Float[Array, " N"]) -> "AbstractMetric":
+        """The metric with the weights of the measure, asked of metrics that couple the samples; the others are weighed outside.
+
+        **Arguments:**
+
+        - `weights`: the weight of each sample.
+        """
+        return self
+
+    def complaint(self, z: Outputs) -> str:
+        """Why M(z) is not a metric, in one sentence; asked outside `jit` after the root came out non-finite.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        """
+        return f"{type(self).__name__} is not finite at these outputs."
+
+
+class AbstractLikelihood(AbstractMetric):
+    """The Fisher metric of a family of distributions, which therefore also knows its own loss.
+
+    When `Composite(..., loss=None)` the loss is `negative_log_likelihood`, and its differential is lifted in closed form by
+    `likelihood_lift`. A loss handed over as a function can only be differentiated, and its differential underflows where the
+    model saturates.
+    """
+
+    @abc.abstractmethod
+    def negative_log_likelihood(self, z: Outputs, targets: Any) -> Scalar:
+        """-log p(targets | z) up to a constant that does not depend on z.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        - `targets`: the targets of one sample.
+        """
+
+    @abc.abstractmethod
+    def sample(self, key: PRNGKeyArray, z: Outputs) -> Any:
+        """One draw of the targets from p(· | z).
+
+        **Arguments:**
+
+        - `key`: a PRNG key.
+        - `z`: the outputs of one sample.
+        """
+
+    @abc.abstractmethod
+    def likelihood_lift(self, z: Outputs, targets: Any) -> Float[Array, " q"]:
+        """`root(z).unit_lift(c)` for c the differential of the negative log-likelihood, without forming c.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        - `targets`: the targets of one sample.
+        """

@@ -1,0 +1,158 @@
+r"""The Fisher metric of categorical variables in their logits: \(M = \mathrm{diag}(p) - pp^\top\), \(p\) the softmax.
+
+It has rank \(C - 1\), and so has the root used here. Let \(k\) be the likeliest class and
+
+\[ a_k = \sqrt{p_k}, \qquad a_i = \frac{p_i}{1 + \sqrt{p_k}} \ (i \ne k), \qquad \sum_i a_i = 1. \]
+
+Then \(S = \hat S\,\mathrm{diag}(\sqrt{p_j})_{j \ne k}\) with \(\hat S w = w - a\,(1^\top w)\), \(w_k = 0\). It is \(\mathrm{diag}(\sqrt p)\) times the
+Householder reflection that sends \(\sqrt p\) to \(-e_k\), without its k-th column. Check, for \(i, l \ne k\):
+
+\[ \sum_j p_j(\delta_{ij} - a_i)(\delta_{lj} - a_l) = p_i\delta_{il} - \frac{2 p_i p_l}{1 + \sqrt{p_k}}
+   + p_i p_l \frac{1 - p_k}{(1 + \sqrt{p_k})^2} = p_i\delta_{il} - p_i p_l . \]
+
+A whitened row is \(\sqrt{p_j}\,(J_j - a^\top J)\): every entry has full relative accuracy however small \(p_j\) is, because \(1 - p_k\) is
+never formed. For \(c\) with \(1^\top c = 0\) (any loss that ignores a common shift of the logits),
+\(\hat r_j = c_j/p_j - (c_k/\sqrt{p_k})/(1 + \sqrt{p_k})\).
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._tree import Structure, split, structure
+from ._base import AbstractLikelihood, AbstractRoot
+
+
+class CategoricalRoot(AbstractRoot):
+    """The rank C - 1 root, over the leading axes of one array of logits."""
+
+    log_scale: Float[Array, " q"]
+    log_p: Float[Array, "batch C"]
+    likeliest: Int[Array, " batch"]
+    like: Structure = eqx.field(static=True)
+
+    def _a(self) -> Float[Array, "batch C"]:
+        classes = jnp.arange(self.log_p.shape[-1])
+        top = jnp.exp(jnp.max(self.log_p, axis=-1, keepdims=True) / 2)
+        return jnp.where(classes == self.likeliest[:, None], top, jnp.exp(self.log_p) / (1 + top))
+
+    def unit(self, w):
+        batch, classes = self.log_p.shape
+        padded = _insert(w.reshape(batch, classes - 1), self.likeliest)
+        return self.like.unravel((padded - self._a() * jnp.sum(padded, axis=-1, keepdims=True)).ravel())
+
+    def unit_transpose(self, v):
+        v = self.like.ravel(v).reshape(self.log_p.shape)
+        return _delete(v - jnp.sum(self._a() * v, axis=-1, keepdims=True), self.likeliest).ravel()
+
+    def unit_lift(self, c):
+        # Project on the range of M, {c : Σc = 0}, then use the closed form, with c_k = -Σ_{j≠k} c_j for its relative accuracy.
+        c = self.like.ravel(c).reshape(self.log_p.shape)
+        c = _delete(c - jnp.mean(c, axis=-1, keepdims=True), self.likeliest)
+        half = jnp.exp(-_delete(self.log_p, self.likeliest) / 2)
+        return (c * half * half - _shared(-jnp.sum(c, axis=-1), self.log_p)).ravel()
+
+
+def _shared(c_k: Array, log_p: Array) -> Array:
+    """(c_k/√p_k)/(1 + √p_k), the term that all classes share."""
+    top = jnp.exp(jnp.max(log_p, axis=-1) / 2)
+    return (c_k / top / (1 + top))[:, None]
+
+
+def _others(classes: int, k: Array) -> Array:
+    """The classes without `k`, in order."""
+    j = jnp.arange(classes - 1)
+    return j + (j >= k[:, None])
+
+
+def _delete(x: Array, k: Array) -> Array:
+    return jnp.take_along_axis(x, _others(x.shape[-1], k), axis=-1)
+
+
+def _insert(x: Array, k: Array) -> Array:
+    """Put a zero at position `k` of each row."""
+    classes = jnp.arange(x.shape[-1] + 1)
+    source = jnp.minimum(classes - (classes > k[:, None]), x.shape[-1] - 1)
+    return jnp.where(classes == k[:, None], 0.0, jnp.take_along_axis(x, source, axis=-1))
+
+
+class Categorical(AbstractLikelihood):
+    """Categorical variables; the last axis of the outputs holds the logits, leading axes are independent variables.
+
+    The outputs are one array. Targets are integer classes (of the shape of the leading axes) or probabilities (of the shape of the
+    outputs).
+    """
+
+    nonsingular: ClassVar[bool] = False
+    graded: ClassVar[bool] = True
+
+    def root(self, z):
+        z, like = _logits(z)
+        log_p = jax.nn.log_softmax(z.reshape(-1, z.shape[-1]), axis=-1)
+        k = jnp.argmax(log_p, axis=-1)
+        return CategoricalRoot((_delete(log_p, k) / 2).ravel(), log_p, k, like)
+
+    def apply(self, z, v):
+        def one(z, v):
+            p = jax.nn.softmax(z, axis=-1)
+            return p * (v - jnp.sum(p * v, axis=-1, keepdims=True))
+
+        return jax.tree.map(one, split(z)[0], v)
+
+    def sharp(self, z, c):
+        def one(z, c):
+            # M v = c for v = c/p up to a shift, if Σc = 0; M⁺c is the v with Σv = 0.
+            c = c - jnp.mean(c, axis=-1, keepdims=True)
+            v = c / jax.nn.softmax(z, axis=-1)
+            return v - jnp.mean(v, axis=-1, keepdims=True)
+
+        return jax.tree.map(one, split(z)[0], c)
+
+    def divergence(self, u, z):
+        def one(u, z):
+            log_u, log_z = jax.nn.log_softmax(u), jax.nn.log_softmax(z)
+            return jnp.sum(jnp.exp(log_u) * (log_u - log_z))
+
+        return sum(jax.tree.leaves(jax.tree.map(one, split(u)[0], split(z)[0])))
+
+    def negative_log_likelihood(self, z, targets):
+        z, _ = _logits(z)
+        return -jnp.sum(_probabilities(targets, z) * jax.nn.log_softmax(z, axis=-1))
+
+    def sample(self, key, z):
+        return jax.random.categorical(key, _logits(z)[0], axis=-1)
+
+    def likelihood_lift(self, z, targets):
+        root = self.root(z)
+        z, _ = _logits(z)
+        y = _delete(_probabilities(targets, z).reshape(root.log_p.shape), root.likeliest)
+        log_p = _delete(root.log_p, root.likeliest)
+        # c_j/p_j = 1 - y_j/p_j, where y_j = 0 must win over an overflowing 1/p_j.
+        ratio = jnp.where(y == 0, 0.0, y * jnp.exp(-log_p))
+        return (1 - ratio - _shared(-jnp.sum(jnp.exp(log_p) - y, axis=-1), root.log_p)).ravel()
+
+
+def _logits(z) -> tuple[Array, Structure]:
+    leaves = jax.tree.leaves(split(z)[0])
+    if len(leaves) != 1 or leaves[0].ndim == 0 or leaves[0].shape[-1] < 2:
+        raise ValueError(
+            f"Categorical() takes one array of logits with at least 2 classes on its last axis, got shapes "
+            f"{[x.shape for x in leaves]}. For several heads use Product({{'a': Categorical(), ...}}); for one logit use Bernoulli()."
+        )
+    return leaves[0], structure(z)
+
+
+def _probabilities(targets, z: Array) -> Array:
+    """Targets as probabilities of the shape of the logits."""
+    targets = jnp.asarray(targets)
+    if jnp.issubdtype(targets.dtype, jnp.integer) and targets.shape == z.shape[:-1]:
+        return jax.nn.one_hot(targets, z.shape[-1], dtype=z.dtype)
+    if targets.shape == z.shape:
+        return targets.astype(z.dtype)
+    raise ValueError(
+        f"Categorical targets must be integer classes of shape {z.shape[:-1]} or probabilities of shape {z.shape}, "
+        f"got {targets.dtype} of shape {targets.shape}."
+    )
