@@ -27,7 +27,7 @@ class AbstractRoot(eqx.Module):
     r"""The root \(S = \hat S\,\mathrm{diag}(e^\ell)\) of a metric at a point, an operator from \(R^q\) to output covectors."""
 
     log_scale: eqx.AbstractVar[Float[Array, " q"]]
-    r"""The logarithms \(\ell\) of the grading; `-inf` for a direction that is absent."""
+    r"""The logarithms \(\ell\) of the grading; `-inf` for a direction that is absent. A field, not a property: it is stacked by `vmap`."""
 
     @abc.abstractmethod
     def unit(self, w: Float[Array, " q"]) -> OutputCovector:
@@ -102,6 +102,10 @@ class AbstractMetric(eqx.Module):
 
     couples_samples: ClassVar[bool] = False
     """Whether the metric is one form on the outputs of the whole batch rather than one for each sample (`Scores`)."""
+
+    event_ndim: ClassVar[int | None] = None
+    """How many trailing axes of an output array the metric couples; leading axes and other leaves are independent factors, over which
+    it is block diagonal. 0: M is diagonal. `None`: any two entries may be coupled."""
 
     @abc.abstractmethod
     def root(self, z: Outputs) -> AbstractRoot:

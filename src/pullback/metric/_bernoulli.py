@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from .._tree import split, structure
 from ._base import AbstractLikelihood
+from ._outputs import targets_like
 from ._roots import DiagonalRoot
 
 
@@ -23,6 +24,7 @@ class Bernoulli(AbstractLikelihood):
 
     nonsingular: ClassVar[bool] = True
     graded: ClassVar[bool] = True
+    event_ndim: ClassVar[int | None] = 0
 
     def root(self, z):
         like = structure(z)
@@ -33,7 +35,12 @@ class Bernoulli(AbstractLikelihood):
         return jax.tree.map(lambda s, x: x * jax.nn.sigmoid(s) * jax.nn.sigmoid(-s), split(z)[0], v)
 
     def sharp(self, z, c):
-        return jax.tree.map(lambda s, x: x / jax.nn.sigmoid(s) / jax.nn.sigmoid(-s), split(z)[0], c)
+        def one(s, x):
+            # 0 wins over a variance that underflows.
+            safe = jnp.where(x == 0, 0.0, s)
+            return x / jax.nn.sigmoid(safe) / jax.nn.sigmoid(-safe)
+
+        return jax.tree.map(one, split(z)[0], c)
 
     def divergence(self, u, z):
         def kl(a, b):
@@ -47,7 +54,7 @@ class Bernoulli(AbstractLikelihood):
         def loss(s, y):
             return jnp.sum((1 - y) * jax.nn.softplus(s) + y * jax.nn.softplus(-s))
 
-        return sum(jax.tree.leaves(jax.tree.map(loss, split(z)[0], targets)))
+        return sum(jax.tree.leaves(jax.tree.map(loss, split(z)[0], targets_like(z, targets, "Bernoulli"))))
 
     def sample(self, key, z):
         like = structure(z)
@@ -55,9 +62,8 @@ class Bernoulli(AbstractLikelihood):
 
     def likelihood_lift(self, z, targets):
         def ambient(s, y):
-            y = jnp.asarray(y, s.dtype)
             # 1/φ(s) = 1 + e^-s; a zero factor must win over an overflowing one.
             up = jnp.where(y == 1, 0.0, (1 - y) * (1 + jnp.exp(s)))
             return up - jnp.where(y == 0, 0.0, y * (1 + jnp.exp(-s)))
 
-        return structure(z).ravel(jax.tree.map(ambient, split(z)[0], targets))
+        return structure(z).ravel(jax.tree.map(ambient, split(z)[0], targets_like(z, targets, "Bernoulli")))

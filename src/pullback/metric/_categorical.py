@@ -35,7 +35,7 @@ class CategoricalRoot(AbstractRoot):
     like: Structure = eqx.field(static=True)
 
     def _a(self) -> Float[Array, "batch C"]:
-        classes = jnp.arange(self.log_p.shape[-1])
+        classes = jnp.arange(self.log_p.shape[-1])[None, :]
         top = jnp.exp(jnp.max(self.log_p, axis=-1, keepdims=True) / 2)
         return jnp.where(classes == self.likeliest[:, None], top, jnp.exp(self.log_p) / (1 + top))
 
@@ -51,9 +51,15 @@ class CategoricalRoot(AbstractRoot):
     def unit_lift(self, c):
         # Project on the range of M, {c : Σc = 0}, then use the closed form, with c_k = -Σ_{j≠k} c_j for its relative accuracy.
         c = self.like.ravel(c).reshape(self.log_p.shape)
-        c = _delete(c - jnp.mean(c, axis=-1, keepdims=True), self.likeliest)
-        half = jnp.exp(-_delete(self.log_p, self.likeliest) / 2)
+        c = _delete(_centred(c), self.likeliest)
+        half = jnp.exp(-jnp.where(c == 0, 0.0, _delete(self.log_p, self.likeliest)) / 2)
         return (c * half * half - _shared(-jnp.sum(c, axis=-1), self.log_p)).ravel()
+
+
+def _centred(c: Array) -> Array:
+    """The projection on {c : Σc = 0}. A sum that is zero up to rounding is left: spread over unlikely classes it would be divided by p."""
+    total, size = jnp.sum(c, axis=-1, keepdims=True), jnp.sum(jnp.abs(c), axis=-1, keepdims=True)
+    return c - jnp.where(jnp.abs(total) <= 2 * jnp.finfo(c.dtype).eps * size, 0.0, total / c.shape[-1])
 
 
 def _shared(c_k: Array, log_p: Array) -> Array:
@@ -64,8 +70,8 @@ def _shared(c_k: Array, log_p: Array) -> Array:
 
 def _others(classes: int, k: Array) -> Array:
     """The classes without `k`, in order."""
-    j = jnp.arange(classes - 1)
-    return j + (j >= k[:, None])
+    j = jnp.arange(classes - 1)[None, :]
+    return jnp.where(j >= k[:, None], j + 1, j)
 
 
 def _delete(x: Array, k: Array) -> Array:
@@ -74,8 +80,8 @@ def _delete(x: Array, k: Array) -> Array:
 
 def _insert(x: Array, k: Array) -> Array:
     """Put a zero at position `k` of each row."""
-    classes = jnp.arange(x.shape[-1] + 1)
-    source = jnp.minimum(classes - (classes > k[:, None]), x.shape[-1] - 1)
+    classes = jnp.arange(x.shape[-1] + 1)[None, :]
+    source = jnp.minimum(jnp.where(classes > k[:, None], classes - 1, classes), x.shape[-1] - 1)
     return jnp.where(classes == k[:, None], 0.0, jnp.take_along_axis(x, source, axis=-1))
 
 
@@ -88,6 +94,7 @@ class Categorical(AbstractLikelihood):
 
     nonsingular: ClassVar[bool] = False
     graded: ClassVar[bool] = True
+    event_ndim: ClassVar[int | None] = 1
 
     def root(self, z):
         z, like = _logits(z)
@@ -105,8 +112,8 @@ class Categorical(AbstractLikelihood):
     def sharp(self, z, c):
         def one(z, c):
             # M v = c for v = c/p up to a shift, if Σc = 0; M⁺c is the v with Σv = 0.
-            c = c - jnp.mean(c, axis=-1, keepdims=True)
-            v = c / jax.nn.softmax(z, axis=-1)
+            c = _centred(c)
+            v = c / jnp.where(c == 0, 1.0, jax.nn.softmax(z, axis=-1))
             return v - jnp.mean(v, axis=-1, keepdims=True)
 
         return jax.tree.map(one, split(z)[0], c)

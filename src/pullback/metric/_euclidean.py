@@ -6,31 +6,40 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._tree import inner, split, structure
+from .._tree import structure
 from ._base import AbstractMetric
+from ._check import require_positive
 from ._roots import DiagonalRoot
 
 
 class Euclidean(AbstractMetric):
-    """The metric `scale · I` on arrays and pytrees of outputs of any shape; divergence `scale/2 ‖u - z‖²`."""
+    """The metric `scale · I` on arrays and pytrees of outputs of any shape; divergence `scale/2 ‖u - z‖²`.
+
+    **Arguments:**
+
+    - `scale`: a positive number.
+    """
 
     scale: Float[Array, ""] | float = 1.0
     nonsingular: ClassVar[bool] = True
+    event_ndim: ClassVar[int | None] = 0
 
     def __check_init__(self):
-        if isinstance(self.scale, int | float) and not self.scale > 0:
-            raise ValueError(f"Euclidean(scale={self.scale}): the scale must be positive, e.g. Euclidean(scale=1.0).")
+        require_positive(self.scale, "Euclidean(scale=...)", "Euclidean(scale=1.0)")
 
     def root(self, z):
         like = structure(z)
         return DiagonalRoot(jnp.full(like.size, jnp.log(jnp.asarray(self.scale, like.dtype)) / 2), like)
 
     def apply(self, z, v):
-        return jax.tree.map(lambda x: (self.scale * x).astype(x.dtype), v)
+        return jax.tree.map(lambda x: x * jnp.asarray(self.scale, x.dtype), v)
 
     def sharp(self, z, c):
-        return jax.tree.map(lambda x: (x / self.scale).astype(x.dtype), c)
+        return jax.tree.map(lambda x: x / jnp.asarray(self.scale, x.dtype), c)
 
     def divergence(self, u, z):
-        difference = jax.tree.map(jnp.subtract, split(u)[0], split(z)[0])
-        return self.scale * inner(difference, difference) / 2
+        like = structure(z)
+        return jnp.asarray(self.scale, like.dtype) * jnp.sum((like.ravel(u) - like.ravel(z)) ** 2) / 2
+
+    def complaint(self, z):
+        return f"Euclidean(scale={self.scale}): the scale must be positive."

@@ -2,12 +2,14 @@ r"""The roots that several metrics share: diagonal, dense (symmetric), and a giv
 
 A dense positive semi-definite matrix is rooted symmetrically, \(S = M^{1/2} = V\,\mathrm{diag}(\sqrt\lambda)\,V^\top\), because that root is a smooth
 function of \(M\) even where eigenvalues coincide (the eigenvectors are not). An eigenvalue at or below
-\(k \cdot \mathrm{eps} \cdot \lambda_{\max}\) is zero to working precision. A negative one beyond that makes the root NaN, which the engine
-reports as a metric that is not a metric.
+\(k \cdot \mathrm{eps} \cdot \lambda_{\max}\) is zero to working precision. A negative one beyond 64 times that makes the root NaN, which
+the engine reports as a metric that is not a metric.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -32,31 +34,41 @@ class DiagonalRoot(AbstractRoot):
         return self.like.ravel(v)
 
     def unit_lift(self, c):
-        # S⁺c = e^-ℓ c, and its grading divided out: e^-2ℓ c. In two factors, because e^-2ℓ may overflow where the product does not.
-        present = jnp.isfinite(self.log_scale)
+        # S⁺c = e^-ℓ c, and its grading divided out: e^-2ℓ c. In two factors, because e^-2ℓ may overflow where the product does not;
+        # and c = 0 wins over an overflowing factor.
+        c = self.like.ravel(c)
+        present = (self.log_scale != -jnp.inf) & (c != 0)
         inverse = jnp.exp(-jnp.where(present, self.log_scale, 0.0))
-        return jnp.where(present, (self.like.ravel(c) * inverse) * inverse, 0.0)
+        return jnp.where(present, (c * inverse) * inverse, 0.0)
 
 
 class FactorRoot(AbstractRoot):
-    """A dense factor S (k × q) of the metric and its pseudo-inverse, on the ravelled outputs; not graded."""
+    """A dense factor S (k × q) of the metric and its pseudo-inverse, on the ravelled outputs; not graded.
 
-    factor: Float[Array, "k q"]
-    inverse: Float[Array, "q k"]
+    Leading axes of the factor are independent blocks.
+    """
+
+    log_scale: Float[Array, " q"]
+    factor: Float[Array, "*batch k q"]
+    inverse: Float[Array, "*batch q k"]
     like: Structure = eqx.field(static=True)
 
-    @property
-    def log_scale(self):
-        return jnp.zeros(self.factor.shape[-1], self.factor.dtype)
+    def __init__(self, factor, inverse, like):
+        self.factor, self.inverse, self.like = factor, inverse, like
+        self.log_scale = jnp.zeros(math.prod(factor.shape[:-2]) * factor.shape[-1], factor.dtype)
 
     def unit(self, w):
-        return self.like.unravel(self.factor @ w)
+        return self.like.unravel(_block_mv(self.factor, w))
 
     def unit_transpose(self, v):
-        return self.factor.T @ self.like.ravel(v)
+        return _block_mv(jnp.swapaxes(self.factor, -1, -2), self.like.ravel(v))
 
     def unit_lift(self, c):
-        return self.inverse @ self.like.ravel(c)
+        return _block_mv(self.inverse, self.like.ravel(c))
+
+
+def _block_mv(matrix: Float[Array, "*batch a b"], x: Array) -> Array:
+    return jnp.einsum("...ab,...b->...a", matrix, x.reshape(*matrix.shape[:-2], matrix.shape[-1])).ravel()
 
 
 def factor_root(factor: Float[Array, "k q"], z: Outputs) -> FactorRoot:
@@ -67,7 +79,7 @@ def factor_root(factor: Float[Array, "k q"], z: Outputs) -> FactorRoot:
     - `factor`: any matrix S with as many rows as the outputs have entries; rank deficient and rectangular are fine.
     - `z`: the outputs, for their structure.
     """
-    return FactorRoot(factor, jnp.linalg.pinv(factor, rtol=None), structure(z))
+    return FactorRoot(factor, jnp.linalg.pinv(factor), structure(z))
 
 
 def matrix_root(matrix: Float[Array, "k k"], z: Outputs) -> FactorRoot:
@@ -78,7 +90,7 @@ def matrix_root(matrix: Float[Array, "k k"], z: Outputs) -> FactorRoot:
     - `matrix`: symmetric, positive semi-definite up to rounding.
     - `z`: the outputs, for their structure.
     """
-    return FactorRoot(_spectral(_sqrt, matrix), _spectral(_inverse_sqrt, matrix), structure(z))
+    return FactorRoot(spectral(SQRT, matrix), spectral(INVERSE_SQRT, matrix), structure(z))
 
 
 def matrix_apply(matrix: Float[Array, "k k"], z: Outputs, v: OutputVector) -> OutputCovector:
@@ -104,50 +116,92 @@ def matrix_sharp(matrix: Float[Array, "k k"], z: Outputs, c: OutputCovector) -> 
     - `c`: an output covector.
     """
     like = structure(z)
-    return like.unravel(_spectral(_inverse, matrix) @ like.ravel(c))
+    return like.unravel(spectral(INVERSE, matrix) @ like.ravel(c))
 
 
-def _sqrt(x: Array) -> Array:
-    return jnp.sqrt(x)
+class SpectralFunction(NamedTuple):
+    """A function of symmetric matrices: its value on the eigenvalues, and its divided difference on pairs of them.
+
+    Both also take the level at or below which an eigenvalue is noise.
+    """
+
+    image: Callable[[Array, Array], Array]
+    quotient: Callable[[Array, Array, Array], Array]
 
 
-def _inverse_sqrt(x: Array) -> Array:
-    return 1 / jnp.sqrt(x)
+def _on_range(function: Callable[[Array], Array], quotient: Callable[[Array, Array], Array]) -> SpectralFunction:
+    """f on the eigenvalues above the noise, zero on those within it, NaN on those below. `quotient` is (f(a) - f(b))/(a - b)."""
+
+    def image(values, noise):
+        kept = values > noise
+        return jnp.where(kept, function(jnp.where(kept, values, 1.0)), jnp.where(values < -noise, jnp.nan, 0.0))
+
+    def divided(a, b, noise):
+        a, b = jnp.broadcast_arrays(a, b)
+        one, other = jnp.where(a > noise, a, 1.0), jnp.where(b > noise, b, 1.0)
+        first, second = function(one) / one, function(other) / other
+        mixed = jnp.where(a > noise, first, jnp.where(b > noise, second, 0.0))
+        return jnp.where((a > noise) & (b > noise), quotient(one, other), mixed)
+
+    return SpectralFunction(image, divided)
 
 
-def _inverse(x: Array) -> Array:
-    return 1 / x
+SQRT = _on_range(jnp.sqrt, lambda a, b: 1 / (jnp.sqrt(a) + jnp.sqrt(b)))
+INVERSE_SQRT = _on_range(lambda a: 1 / jnp.sqrt(a), lambda a, b: -1 / (a * jnp.sqrt(b) + b * jnp.sqrt(a)))
+INVERSE = _on_range(lambda a: 1 / a, lambda a, b: -1 / (a * b))
+CLIP = SpectralFunction(
+    lambda a, _: jnp.maximum(a, 0.0),
+    lambda a, b, _: (jnp.maximum(a, 0.0) + jnp.maximum(b, 0.0)) / _nonzero(jnp.abs(a) + jnp.abs(b)),
+)
+ABSOLUTE = SpectralFunction(lambda a, _: jnp.abs(a), lambda a, b, _: (a + b) / _nonzero(jnp.abs(a) + jnp.abs(b)))
+
+
+def _nonzero(x: Array) -> Array:
+    return jnp.where(x == 0, 1.0, x)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _spectral(function: Callable[[Array], Array], matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """f(M) on the range of M and zero on its kernel.
+def spectral(function: SpectralFunction, matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """f(M) for a symmetric matrix.
 
-    The derivative is that of Daleckii and Krein, V (F ∘ Vᵀ dM V) Vᵀ with F the divided differences of f: finite where eigenvalues
-    coincide, and right at constant rank.
+    The derivative is that of Daleckii and Krein, V (F ∘ Vᵀ dM V) Vᵀ with F the divided differences of f, in closed form: accurate
+    where eigenvalues coincide, and right at constant rank.
+
+    **Arguments:**
+
+    - `function`: one of `SQRT`, `INVERSE_SQRT`, `INVERSE` (on the range; zero on the kernel; NaN if indefinite), `CLIP`, `ABSOLUTE`.
+    - `matrix`: symmetric up to rounding.
     """
-    _, vectors, image = _eigh(function, matrix)
-    return (vectors * image) @ vectors.T
+    values, vectors, noise = _eigh(matrix)
+    return (vectors * function.image(values, noise)[None, :]) @ vectors.T
 
 
-def _eigh(function: Callable[[Array], Array], matrix: Array) -> tuple[Array, Array, Array]:
+def _eigh(matrix: Array) -> tuple[Array, Array, Array]:
+    """Eigenvalues, eigenvectors, and the noise in the eigenvalues.
+
+    The noise is at least k eps λ_max, the backward error of the decomposition. Automatic Hessians carry a little more, and a slightly negative
+    eigenvalue (down to 64 times that) says how much: then nothing below its modulus is taken for a positive one.
+    """
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.abs(values), initial=0.0)
-    kept = values > noise
-    image = jnp.where(kept, function(jnp.where(kept, values, 1.0)), jnp.where(values < -noise, jnp.nan, 0.0))
-    return jnp.where(kept, values, 0.0), vectors, image
+    return values, vectors, jnp.clip(-jnp.min(values, initial=0.0), noise, 64 * noise)
 
 
-@_spectral.defjvp
+@spectral.defjvp
 def _spectral_jvp(function, primals, tangents):
-    values, vectors, image = _eigh(function, *primals)
-    gap = values[:, None] - values[None, :]
-    apart = jnp.abs(gap) > 1e-6 * (values[:, None] + values[None, :])
-    quotient = (image[:, None] - image[None, :]) / jnp.where(apart, gap, 1.0)
-    # Where two kept eigenvalues (almost) coincide the divided difference is the derivative at their mean; on the kernel it is zero.
-    mean = (values[:, None] + values[None, :]) / 2
-    both = (values[:, None] > 0) & (values[None, :] > 0)
-    slope = jax.vmap(jax.vmap(jax.grad(function)))(jnp.where(both, mean, 1.0))
-    weights = jnp.where(apart, quotient, jnp.where(both, slope, 0.0))
-    tangent = (tangents[0] + tangents[0].T) / 2
-    return (vectors * image) @ vectors.T, vectors @ (weights * (vectors.T @ tangent @ vectors)) @ vectors.T
+    (matrix,), (tangent,) = primals, tangents
+    values, vectors, noise = _eigh(matrix)
+    weights = function.quotient(values[:, None], values[None, :], noise)
+    inside = vectors.T @ ((tangent + tangent.T) / 2) @ vectors
+    return (vectors * function.image(values, noise)[None, :]) @ vectors.T, vectors @ (weights * inside) @ vectors.T
+
+
+def dense_factor(root: AbstractRoot, like: Structure) -> Float[Array, "k q"]:
+    """The matrix of a root on the ravelled outputs.
+
+    **Arguments:**
+
+    - `root`: any root.
+    - `like`: the structure of the outputs.
+    """
+    return jax.vmap(lambda w: like.ravel(root.mv(w)))(jnp.eye(root.size, dtype=like.dtype)).T

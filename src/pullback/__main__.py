@@ -1,0 +1,6 @@
+"""`python -m pullback` is the command `pullback`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

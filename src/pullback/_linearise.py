@@ -1,0 +1,132 @@
+r"""The model at a point: \((f, \theta) \mapsto z,\ J,\ J^\top\), linearised once. Knows no loss and no metric.
+
+Two shapes of the same Jacobian:
+
+- `linearise` gives products \(Jv\), \(J^\top c\) with the whole batch at the cost of about one gradient each;
+- `rows` gives the dense rows \(W_i^\top J_i\) **one sample at a time** (\(W_i\) any tall matrix, here the root of a metric). The samples are
+  independent, so this costs as many products as *one* sample has outputs; a Jacobian of the batched function would cost N times that.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ._tree import Structure, split, structure
+from ._types import Flat, OutputCovector, Outputs, OutputVector
+
+
+class Linearisation(eqx.Module):
+    """z = f(θ) and the products with its Jacobian."""
+
+    outputs: Outputs
+    tangent_map: Callable
+    params: Structure = eqx.field(static=True)
+    like: Structure = eqx.field(static=True)
+
+    def pushforward(self, v: Flat) -> OutputVector:
+        """J v.
+
+        **Arguments:**
+
+        - `v`: a flat vector on the parameters.
+        """
+        return self.tangent_map(v)
+
+    def pull(self, c: OutputCovector) -> Flat:
+        """Jᵀ c.
+
+        **Arguments:**
+
+        - `c`: an output covector.
+        """
+        primal = jax.ShapeDtypeStruct((self.params.size,), self.params.dtype)
+        return jax.linear_transpose(self.tangent_map, primal)(c)[0]
+
+
+def linearise(function: Callable[[Flat], Outputs], flat: Flat, params: Structure) -> Linearisation:
+    """Linearise a function of the flat parameters.
+
+    **Arguments:**
+
+    - `function`: flat parameters to outputs (any pytree).
+    - `flat`: the point.
+    - `params`: the structure of the parameters.
+    """
+    static = []
+
+    def coordinates(flat):
+        moving, carried = split(function(flat))
+        arrays, rest = eqx.partition(carried, eqx.is_array)
+        static[:] = [rest]
+        return moving, arrays
+
+    moving, tangent_map, arrays = jax.linearize(coordinates, flat, has_aux=True)
+    return Linearisation(eqx.combine(moving, arrays, static[0]), tangent_map, params, structure(moving))
+
+
+def block(
+    function: Callable[[Flat], Outputs],
+    flat: Flat,
+    push: Callable[[OutputVector], Float[Array, " q"]],
+    pull: Callable[[Float[Array, " q"]], OutputCovector],
+    size: int,
+) -> Float[Array, "q P"]:
+    """Wᵀ J for one function, by the cheaper of forward mode (P products) and reverse mode (q products).
+
+    **Arguments:**
+
+    - `function`: flat parameters to outputs.
+    - `flat`: the point.
+    - `push`: v ↦ Wᵀ v.
+    - `pull`: w ↦ W w, the transpose of `push`.
+    - `size`: the number q of columns of W.
+    """
+
+    def coordinates(flat):
+        return split(function(flat))[0]
+
+    if size <= flat.size:
+        _, vjp = jax.vjp(coordinates, flat)
+        return jax.vmap(lambda w: vjp(pull(w))[0])(jnp.eye(size, dtype=flat.dtype))
+    _, jvp = jax.linearize(coordinates, flat)
+    return jax.vmap(lambda v: push(jvp(v)), out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
+
+
+def over_samples(function: Callable, samples: PyTree, count: int, chunk: int) -> PyTree:
+    """`vmap` over samples, `chunk` of them at a time; the result does not depend on the chunk.
+
+    **Arguments:**
+
+    - `function`: acts on one sample.
+    - `samples`: a pytree of arrays with a leading sample axis.
+    - `count`: the number of samples.
+    - `chunk`: how many samples to hold in memory at once.
+    """
+    if chunk >= count:
+        return jax.vmap(function)(samples)
+    return jax.lax.map(function, samples, batch_size=chunk)
+
+
+def sum_over_samples(function: Callable[[PyTree], Array], samples: PyTree, count: int, chunk: int) -> Array:
+    """The sum of an array-valued function of a block of samples over all blocks of `chunk` samples, in bounded memory.
+
+    **Arguments:**
+
+    - `function`: acts on a *block* of samples (leading axis kept), returns one array.
+    - `samples`: a pytree of arrays with a leading sample axis.
+    - `count`: the number of samples.
+    - `chunk`: the size of a block.
+    """
+    whole = count // chunk
+    if whole <= 1 and count % chunk == 0:
+        return function(samples)
+    head = jax.tree.map(lambda x: x[: whole * chunk].reshape(whole, chunk, *x.shape[1:]), samples)
+    first = jax.tree.map(lambda x: x[0], head)
+    rest = jax.tree.map(lambda x: x[1:], head)
+    total, _ = jax.lax.scan(lambda sofar, samples: (sofar + function(samples), None), function(first), rest)
+    if count % chunk:
+        total = total + function(jax.tree.map(lambda x: x[whole * chunk :], samples))
+    return total

@@ -1,0 +1,352 @@
+r"""The pullback metric at a point: \(A = S^\top J\), \(G = A^\top A\), \(K = AA^\top\), as operators; nothing dense until asked.
+
+The rows of \(A\) are kept in the graded form of the metric's root, \(A = \mathrm{diag}(e^{\ell})\,\hat A\) with \(\hat A = \hat S^\top J\) of order one. The weights
+of the measure are part of the grading, \(\ell_i + \tfrac12 \log w_i\), and an absent sample has \(\ell = -\infty\).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._composite import Batch, Composite, present, sample_count
+from ._linearise import Linearisation, block, linearise, over_samples, sum_over_samples
+from ._tree import Structure, split, structure
+from ._types import Count, Covector, Flat, OutputCovector, Outputs, OutputVector, Params, Scalar, Vector
+from .metric._base import AbstractRoot
+
+MEMORY = 2**30
+"""The default bound, in bytes, on the working storage of Jacobian blocks."""
+
+
+class BlockRoot(AbstractRoot):
+    """The root of a batch: one root per sample, block diagonal."""
+
+    roots: AbstractRoot
+
+    @property
+    def log_scale(self):
+        return self.roots.log_scale.ravel()
+
+    def unit(self, w):
+        return jax.vmap(lambda root, w: root.unit(w))(self.roots, w.reshape(self.roots.log_scale.shape))
+
+    def unit_transpose(self, v):
+        return jax.vmap(lambda root, v: root.unit_transpose(v))(self.roots, v).ravel()
+
+    def unit_lift(self, c):
+        return jax.vmap(lambda root, c: root.unit_lift(c))(self.roots, c).ravel()
+
+
+class PullbackMetric(eqx.Module):
+    """The metric G = JᵀMJ of a problem at a point. Made by `pullback.pullback`."""
+
+    problem: Composite
+    params: Params
+    batch: Batch
+    linear: Linearisation
+    root: AbstractRoot
+    log_scale: Float[Array, " m"]
+    inverse: Any
+    solver: Any
+    memory: int = eqx.field(static=True)
+
+    # ---- sizes ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def outputs(self) -> Outputs:
+        """z, the outputs at this point."""
+        return self.linear.outputs
+
+    @property
+    def size(self) -> int:
+        """P, the number of parameters."""
+        return self.linear.params.size
+
+    @property
+    def rows(self) -> int:
+        """m, the number of rows of A."""
+        return self.log_scale.shape[0]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the linear algebra."""
+        return self.log_scale.dtype
+
+    @property
+    def structure(self) -> Structure:
+        """How the parameters lie in a flat vector."""
+        return self.linear.params
+
+    # ---- what users ask ----------------------------------------------------------------------------------------------------
+
+    def pushforward(self, v: Vector) -> OutputVector:
+        """J v.
+
+        **Arguments:**
+
+        - `v`: a vector on the parameters.
+        """
+        return self.linear.pushforward(self.structure.ravel(v))
+
+    def pull(self, c: OutputCovector) -> Covector:
+        """Jᵀ c.
+
+        **Arguments:**
+
+        - `c`: an output covector.
+        """
+        return self.structure.unravel(self.linear.pull(c))
+
+    def flat(self, v: Vector) -> Covector:
+        """G v, the covector ⟨v, ·⟩.
+
+        **Arguments:**
+
+        - `v`: a vector on the parameters.
+        """
+        return self._tree(self.rmv(self.mv(self._flat(v))))
+
+    def sharp(self, g: Covector, inverse: Any = None, solver: Any = None) -> Vector:
+        """G⁺ g, the vector whose flat is g (of the part of g in the range of G).
+
+        **Arguments:**
+
+        - `g`: a covector on the parameters.
+        - `inverse`: which generalised inverse; that of this object if left out.
+        - `solver`: how; that of this object if left out.
+        """
+        return self._tree(self.factorise(inverse, solver).covector(self._flat(g)))
+
+    def inner(self, u: Vector, v: Vector) -> Scalar:
+        """⟨u, v⟩ = uᵀGv.
+
+        **Arguments:**
+
+        - `u`, `v`: vectors on the parameters.
+        """
+        return jnp.vdot(self.mv(self._flat(u)), self.mv(self._flat(v)))
+
+    def norm(self, v: Vector) -> Scalar:
+        """‖v‖ in the metric.
+
+        **Arguments:**
+
+        - `v`: a vector on the parameters.
+        """
+        return jnp.linalg.norm(self.mv(self._flat(v)))
+
+    def project(self, ambient: OutputVector, inverse: Any = None, solver: Any = None) -> OutputVector:
+        """Π(ambient): the projection of an output vector on the span of the ∂ᵢ, orthogonal in the metric of the outputs.
+
+        **Arguments:**
+
+        - `ambient`: an output vector.
+        - `inverse`: which generalised inverse; that of this object if left out.
+        - `solver`: how; that of this object if left out.
+        """
+        unit = self.root.unit_transpose(ambient).astype(self.dtype)
+        v = self.factorise(inverse, solver).lifted(jnp.where(self.active, unit, 0.0))
+        return self.linear.pushforward(v.astype(self.structure.dtype))
+
+    def factorise(self, inverse: Any = None, solver: Any = None) -> Any:
+        """Factorise once, solve many: factors with `lifted(r)`, `covector(g)`, `rank`, and the edges of the spectrum.
+
+        **Arguments:**
+
+        - `inverse`: which generalised inverse; that of this object if left out.
+        - `solver`: how; that of this object if left out.
+        """
+        return (self.solver if solver is None else solver).factorise(self, self.inverse if inverse is None else inverse)
+
+    def jacobian(self) -> Float[Array, "m P"]:
+        """A = SᵀJ, the whitened Jacobian, dense."""
+        return jnp.exp(self.log_scale)[:, None] * self.unit_rows()
+
+    def matrix(self) -> Float[Array, "P P"]:
+        """G, dense, summed over blocks of samples."""
+        return self.sum_blocks(lambda rows: rows.T @ rows)
+
+    def kernel(self) -> Float[Array, "m m"]:
+        """K = AAᵀ, dense."""
+        a = self.jacobian()
+        return a @ a.T
+
+    def spectrum(self) -> Float[Array, " k"]:
+        """The min(m, P) leading eigenvalues of G, largest first: the squares of the singular values of A."""
+        return jnp.linalg.svd(self.jacobian(), compute_uv=False) ** 2
+
+    def rank(self, inverse: Any = None, solver: Any = None) -> Count:
+        """The rank of G as the inverse sees it; -1 if the solver does not compute it.
+
+        **Arguments:**
+
+        - `inverse`: which generalised inverse; that of this object if left out.
+        - `solver`: how; that of this object if left out.
+        """
+        return self.factorise(inverse, solver).rank
+
+    # ---- what solvers ask ------------------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> Array:
+        """Which rows of A are present (a sample of weight zero is not)."""
+        return self.log_scale > -jnp.inf
+
+    def mv(self, v: Flat) -> Float[Array, " m"]:
+        """A v on flat vectors.
+
+        **Arguments:**
+
+        - `v`: a flat vector on the parameters.
+        """
+        return jnp.exp(self.log_scale) * self.unit_mv(v)
+
+    def unit_mv(self, v: Flat) -> Float[Array, " m"]:
+        """Â v on flat vectors.
+
+        **Arguments:**
+
+        - `v`: a flat vector on the parameters.
+        """
+        pushed = self.linear.pushforward(v.astype(self.structure.dtype))
+        return jnp.where(self.active, self.root.unit_transpose(pushed).astype(self.dtype), 0.0)
+
+    def rmv(self, y: Float[Array, " m"]) -> Flat:
+        """Aᵀ y on flat vectors.
+
+        **Arguments:**
+
+        - `y`: a vector in the whitened space.
+        """
+        graded = jnp.where(self.active, jnp.exp(self.log_scale) * y, 0.0)
+        return self.linear.pull(self.root.unit(graded.astype(self.linear.like.dtype))).astype(self.dtype)
+
+    def unit_rows(self) -> Float[Array, "m P"]:
+        """Â, dense."""
+        if self._by_sample:
+            rows = over_samples(self._sample_block, self._samples(), self._count, self.chunk)
+            rows = rows.reshape(-1, self.size)
+            if self.problem.metric.couples_samples:
+                # The metric mixes the samples: rows are those of J, and each column is an output vector of the whole batch.
+                rows = jax.vmap(lambda v: self.root.unit_transpose(self.linear.like.unravel(v)), in_axes=1, out_axes=1)(rows)
+        else:
+            rows = block(self.function, self.point, self.root.unit_transpose, self.root.unit, self.rows)
+        return jnp.where(self.active[:, None], rows.astype(self.dtype), 0.0)
+
+    def sum_blocks(self, function: Callable[[Float[Array, "b P"]], Array]) -> Array:
+        """The sum of a function of blocks of rows of A, one block of samples at a time.
+
+        **Arguments:**
+
+        - `function`: acts on a block of rows.
+        """
+        if not self._by_sample or self.problem.metric.couples_samples or self.chunk >= self._count:
+            return function(self.jacobian())
+
+        def blocks(samples):
+            (inputs, roots), log_scale = samples
+            rows = jax.vmap(self._sample_block)((inputs, roots)).reshape(-1, self.size).astype(self.dtype)
+            log_scale = log_scale.reshape(-1, 1)
+            return function(jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * rows, 0.0))
+
+        samples = (self._samples(), self.log_scale.reshape(self._count, -1))
+        return sum_over_samples(blocks, samples, self._count, self.chunk)
+
+    @property
+    def point(self) -> Flat:
+        """The parameters as a flat vector."""
+        return self.structure.ravel(self.params)
+
+    def function(self, flat: Flat) -> Outputs:
+        """The model on flat parameters and the whole batch.
+
+        **Arguments:**
+
+        - `flat`: flat parameters.
+        """
+        return self.problem.outputs(self._params(flat), self.batch.inputs)
+
+    @property
+    def chunk(self) -> int:
+        """How many samples are held in memory at once: blocks of rows and their intermediates (three times as much) fit `memory`."""
+        per_sample = 3 * (self.linear.like.size // self._count) * self.size * jnp.dtype(self.dtype).itemsize
+        return max(1, min(self._count, self.memory // max(per_sample, 1)))
+
+    @property
+    def _by_sample(self) -> bool:
+        return self.batch.inputs is not None and not self.problem.coupled
+
+    @property
+    def _count(self) -> int:
+        return 1 if self.batch.inputs is None else sample_count(self.outputs)
+
+    def _samples(self):
+        inputs = eqx.filter(self.batch.inputs, eqx.is_array)
+        return inputs, (self.root.roots if isinstance(self.root, BlockRoot) else None)
+
+    def _sample_block(self, sample) -> Float[Array, "q P"]:
+        inputs, root = sample
+        inputs = eqx.combine(inputs, eqx.filter(self.batch.inputs, eqx.is_array, inverse=True))
+
+        def one(flat):
+            return self.problem.one(self._params(flat), inputs)
+
+        if root is not None:
+            return block(one, self.point, root.unit_transpose, root.unit, root.size)
+        like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
+        return block(one, self.point, like.ravel, like.unravel, like.size)
+
+    def _params(self, flat: Flat) -> Params:
+        return eqx.combine(self.structure.unravel(flat), split(self.params)[1])
+
+    def _flat(self, tree) -> Flat:
+        return self.structure.ravel(tree).astype(self.dtype)
+
+    def _tree(self, flat: Flat):
+        return self.structure.unravel(flat)
+
+
+def at_point(problem: Composite, params: Params, batch: Batch, inverse: Any, solver: Any, memory: int = MEMORY) -> PullbackMetric:
+    """Linearise a problem at a point and root its metric there.
+
+    **Arguments:**
+
+    - `problem`: the problem.
+    - `params`: the point.
+    - `batch`: inputs (and targets, for metrics that look at them).
+    - `inverse`, `solver`: the defaults of the object.
+    - `memory`: bound in bytes on the working storage of Jacobian blocks.
+    """
+    like = structure(params)
+    carried = split(params)[1]
+    weights = None
+    if batch.inputs is not None:
+        count = next(x.shape[0] for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x))
+        weights = problem.measure.weights(count, like.dtype)
+        if not problem.coupled:
+            batch = present(batch, weights)
+    linear = linearise(lambda flat: problem.outputs(eqx.combine(like.unravel(flat), carried), batch.inputs), like.ravel(params), like)
+    root = _root(problem, linear.outputs, batch, weights)
+    dtype = jnp.promote_types(like.dtype, linear.like.dtype)
+    log_scale = root.log_scale.astype(dtype)
+    if weights is not None and not problem.metric.couples_samples:
+        log_scale = (log_scale.reshape(weights.shape[0], -1) + (jnp.log(weights).astype(dtype) / 2)[:, None]).ravel()
+    return PullbackMetric(problem, params, batch, linear, root, log_scale, inverse, solver, memory)
+
+
+def _root(problem: Composite, outputs: Outputs, batch: Batch, weights) -> AbstractRoot:
+    if batch.inputs is None:
+        return problem.metric.observe(None, jnp.asarray(0)).root(outputs)
+    if problem.metric.couples_samples:
+        return problem.metric.weigh(weights).root(outputs)
+    moving, carried = eqx.partition(outputs, eqx.is_array)
+    targets, static = eqx.partition(batch.targets, eqx.is_array)
+
+    def one(z, y, index):
+        return problem.metric.observe(eqx.combine(y, static), index).root(eqx.combine(z, carried))
+
+    return BlockRoot(jax.vmap(one)(moving, targets, jnp.arange(sample_count(outputs))))

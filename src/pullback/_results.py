@@ -1,0 +1,49 @@
+"""What can be said of a natural gradient: codes that are data, so that they live under `jit` and `vmap`, with their messages."""
+
+import lineax as lx
+
+
+class RESULTS(lx.RESULTS):
+    """The outcome of a solve. Extends `lineax.RESULTS`, so that the messages of an inner solver survive."""
+
+    rank_zero = "The pullback metric is zero at this point: no direction changes the outputs. The natural gradient is the zero vector."
+    nonfinite_params = "`params` contains a NaN or an infinity."
+    nonfinite_batch = (
+        "`batch` contains a NaN or an infinity. Give the sample weight zero (`measure=pullback.Weights(...)`) to leave it out."
+    )
+    nonfinite_outputs = "The model returned a NaN or an infinity although `params` and `batch` are finite."
+    nonfinite_loss = "The loss, or its differential at the outputs, is not finite although the outputs are."
+    bad_metric = "The metric on the outputs is not finite or not positive semi-definite at these outputs."
+    nonfinite_jacobian = "The Jacobian of the model is not finite although its outputs are."
+    nonfinite_vector = "The natural gradient overflowed: the inputs are finite, the solution is not."
+    unconverged = (
+        "The matrix-free solver did not reach the solution: the recomputed residual (`stats.residual`) is above sqrt(eps). Use "
+        "`solver=pullback.solver.SVD()`, damp with `inverse=Tikhonov(...)`, or allow more `max_steps`."
+    )
+    bad_gauge = "`gauge` is not positive definite: a weighted Moore-Penrose inverse needs an inner product on the parameters."
+    coupled_samples = (
+        "The outputs of a sample change when the sample stands alone: the model mixes samples (batch normalisation?). "
+        "Declare it: `Composite(..., coupled=True)`."
+    )
+    saturated = (
+        "Some samples are saturated beyond the range of the floating-point type: the differential of `loss` underflowed to zero there, "
+        "and with it their share of the step. Leave `loss` out of `Composite(...)`, so that the metric's own likelihood is used in "
+        "closed form, or damp: `inverse=Tikhonov(...)`."
+    )
+
+
+HARMLESS = (RESULTS.successful, RESULTS.rank_zero)
+"""The results that `throw=True` does not raise: the answer is right and complete."""
+
+
+def failed(result: RESULTS):
+    """Whether a result is one that `throw=True` raises.
+
+    **Arguments:**
+
+    - `result`: a `RESULTS`.
+    """
+    bad = result != HARMLESS[0]
+    for fine in HARMLESS[1:]:
+        bad = bad & (result != fine)
+    return bad

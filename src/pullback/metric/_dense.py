@@ -1,0 +1,78 @@
+r"""Metrics that know \(M(z)\) as a dense matrix, or a factor of it, on the ravelled outputs of one sample.
+
+A dense matrix resolves its eigenvalues to \(k \cdot \mathrm{eps} \cdot \lambda_{\max}\) and no further. A family that saturates (logits of
+±1000) therefore has a file of its own with a graded root, and should not be given here.
+"""
+
+import abc
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._tree import structure
+from .._types import Outputs
+from ._base import AbstractMetric
+from ._roots import factor_root, matrix_apply, matrix_root, matrix_sharp
+
+
+class AbstractMatrixMetric(AbstractMetric):
+    """A metric given by its matrix; NaN where it is not a metric."""
+
+    @abc.abstractmethod
+    def matrix(self, z: Outputs) -> Float[Array, "k k"]:
+        """M(z) on the ravelled outputs.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        """
+
+    def root(self, z):
+        return matrix_root(self.matrix(z), z)
+
+    def apply(self, z, v):
+        return matrix_apply(self.matrix(z), z, v)
+
+    def sharp(self, z, c):
+        return matrix_sharp(self.matrix(z), z, c)
+
+
+class AbstractFactorMetric(AbstractMetric):
+    """A metric given by a factor S of M = S Sᵀ."""
+
+    @abc.abstractmethod
+    def factor(self, z: Outputs) -> Float[Array, "k q"]:
+        """S(z) on the ravelled outputs.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        """
+
+    def root(self, z):
+        return factor_root(self.factor(z), z)
+
+    def apply(self, z, v):
+        like, factor = structure(z), self.factor(z)
+        return like.unravel(factor @ (factor.T @ like.ravel(v)))
+
+    def sharp(self, z, c):
+        like, inverse = structure(z), jnp.linalg.pinv(self.factor(z))
+        return like.unravel(inverse.T @ (inverse @ like.ravel(c)))
+
+
+def describe(matrix: Float[Array, "k k"], what: str, cure: str) -> str:
+    """Why a matrix is not positive semi-definite, with the numbers.
+
+    **Arguments:**
+
+    - `matrix`: the symmetric matrix that was refused.
+    - `what`: what it is.
+    - `cure`: what to do about it.
+    """
+    matrix = np.asarray(matrix)
+    if not np.all(np.isfinite(matrix)):
+        return f"{what} is not finite: {np.sum(~np.isfinite(matrix))} of its {matrix.size} entries are NaN or infinite."
+    values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
+    return f"{what} is not positive semi-definite: its eigenvalues go from {values[0]:.6g} to {values[-1]:.6g}. {cure}"

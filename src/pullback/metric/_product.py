@@ -1,0 +1,165 @@
+r"""Metrics side by side on the parts of the outputs: \(M = \mathrm{diag}(M_1, \dots, M_n)\), hence \(S = \mathrm{diag}(S_1, \dots, S_n)\), gradings kept.
+
+The metrics form a tree (a dictionary, a tuple, a named tuple, nested if you like), and each acts on the part of the outputs that stands in its place. If all are
+likelihoods and the parts are independent given the outputs, their joint distribution has this Fisher metric: `ProductLikelihood`.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from .._tree import all_finite
+from ._base import AbstractLikelihood, AbstractMetric, AbstractRoot
+from ._check import require_metrics
+
+
+class ProductRoot(AbstractRoot):
+    """The roots of the parts, their columns one after the other."""
+
+    log_scale: Float[Array, " q"]
+    roots: tuple[AbstractRoot, ...]
+    treedef: Any = eqx.field(static=True)
+
+    def unit(self, w):
+        pieces = jnp.split(w, np.cumsum([root.size for root in self.roots])[:-1])
+        return jax.tree.unflatten(self.treedef, [root.unit(x) for root, x in zip(self.roots, pieces, strict=True)])
+
+    def unit_transpose(self, v):
+        parts = self.treedef.flatten_up_to(v)
+        return jnp.concatenate([root.unit_transpose(x) for root, x in zip(self.roots, parts, strict=True)])
+
+    def unit_lift(self, c):
+        parts = self.treedef.flatten_up_to(c)
+        return jnp.concatenate([root.unit_lift(x) for root, x in zip(self.roots, parts, strict=True)])
+
+
+def _flatten(metrics: PyTree) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(metrics, is_leaf=lambda x: isinstance(x, AbstractMetric))
+
+
+class AbstractProduct(AbstractMetric):
+    """What the two products share: everything but the likelihood."""
+
+    metrics: eqx.AbstractVar[PyTree[AbstractMetric]]
+
+    @property
+    def nonsingular(self) -> bool:
+        """Whether all of them are."""
+        return all(metric.nonsingular for metric in _flatten(self.metrics)[0])
+
+    @property
+    def graded(self) -> bool:
+        """Whether one of them is."""
+        return any(metric.graded for metric in _flatten(self.metrics)[0])
+
+    @property
+    def event_ndim(self) -> int | None:
+        """The largest among the metrics."""
+        every = [metric.event_ndim for metric in _flatten(self.metrics)[0]]
+        return None if None in every else max(every)
+
+    @property
+    def has_divergence(self):
+        return all(metric.has_divergence for metric in _flatten(self.metrics)[0])
+
+    def parts(self, *trees: Any) -> list[tuple]:
+        """The metrics, each with its part of the trees.
+
+        **Arguments:**
+
+        - `trees`: outputs, vectors, covectors or targets of the structure of `metrics`, with anything for leaves.
+        """
+        metrics, treedef = _flatten(self.metrics)
+        try:
+            columns = [treedef.flatten_up_to(tree) for tree in trees]
+        except (ValueError, TypeError) as error:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name}(metrics) needs one metric for each part of the outputs: the metrics have the structure {treedef}, which does "
+                f"not fit {[str(jax.tree.structure(t)) for t in trees]}. For outputs {{'a': ..., 'b': ...}} write "
+                f"{name}({{'a': Categorical(), 'b': Gaussian()}})."
+            ) from error
+        return list(zip(metrics, *columns, strict=True))
+
+    def root(self, z):
+        roots = tuple(metric.root(x) for metric, x in self.parts(z))
+        return ProductRoot(jnp.concatenate([root.log_scale for root in roots]), roots, _flatten(self.metrics)[1])
+
+    def apply(self, z, v):
+        return jax.tree.unflatten(_flatten(self.metrics)[1], [metric.apply(x, y) for metric, x, y in self.parts(z, v)])
+
+    def sharp(self, z, c):
+        return jax.tree.unflatten(_flatten(self.metrics)[1], [metric.sharp(x, y) for metric, x, y in self.parts(z, c)])
+
+    def divergence(self, u, z):
+        return sum(metric.divergence(x, y) for metric, x, y in self.parts(u, z))
+
+    def observe(self, targets, index):
+        metrics, treedef = _flatten(self.metrics)
+        try:
+            each = treedef.flatten_up_to(targets)
+        except (ValueError, TypeError):
+            each = [targets] * len(metrics)
+        observed = [metric.observe(y, index) for metric, y in zip(metrics, each, strict=True)]
+        return type(self)(jax.tree.unflatten(treedef, observed))
+
+    def complaint(self, z):
+        bad = [metric.complaint(x) for metric, x in self.parts(z) if not all_finite(metric.root(x))]
+        return " ".join(bad) or f"{type(self).__name__} is not finite at these outputs."
+
+
+class Product(AbstractProduct):
+    """One metric for each part of the outputs, e.g. `Product({"class": Categorical(), "box": Euclidean()})`.
+
+    Targets of the structure of `metrics` are handed out part by part to the metrics that look at them; any others go whole to each.
+
+    **Arguments:**
+
+    - `metrics`: a pytree of metrics that the outputs extend: each metric stands where its part of the outputs stands.
+    """
+
+    metrics: PyTree[AbstractMetric]
+
+    def __check_init__(self):
+        require_metrics(_flatten(self.metrics)[0] or [None], "Product(metrics)", _EXAMPLE)
+
+
+class ProductLikelihood(AbstractProduct, AbstractLikelihood):
+    """Independent variables of several families, e.g. `ProductLikelihood({"class": Categorical(), "count": Poisson()})`.
+
+    Targets have the structure of `metrics`, with the targets of each family in its place.
+
+    **Arguments:**
+
+    - `metrics`: a pytree of likelihoods that the outputs extend.
+    """
+
+    metrics: PyTree[AbstractLikelihood]
+
+    def __check_init__(self):
+        families = _flatten(self.metrics)[0] or [None]
+        require_metrics(families, "ProductLikelihood(metrics)", f"ProductLikelihood({_EXAMPLE[8:]}")
+        for family in families:
+            if not isinstance(family, AbstractLikelihood):
+                raise ValueError(
+                    f"ProductLikelihood(metrics) takes likelihoods, got {family!r}, which is a metric without one. Use Product(metrics)."
+                )
+
+    def negative_log_likelihood(self, z, targets):
+        return sum(family.negative_log_likelihood(x, y) for family, x, y in self.parts(z, targets))
+
+    def sample(self, key, z):
+        parts = self.parts(z)
+        keys = jax.random.split(key, len(parts))
+        draws = [family.sample(k, x) for k, (family, x) in zip(keys, parts, strict=True)]
+        return jax.tree.unflatten(_flatten(self.metrics)[1], draws)
+
+    def likelihood_lift(self, z, targets):
+        return jnp.concatenate([family.likelihood_lift(x, y) for family, x, y in self.parts(z, targets)])
+
+
+_EXAMPLE = "Product({'class': Categorical(), 'value': Gaussian()})"

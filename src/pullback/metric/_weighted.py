@@ -1,0 +1,94 @@
+r"""A metric times a positive number, \(wM\): \(S_w = \sqrt w\,S\), in the grading, so \(\ell_w = \ell + \tfrac12\log w\) and \(\hat r_w = \hat r/w\)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._base import AbstractMetric, AbstractRoot
+from ._check import require_positive
+
+
+class WeightedRoot(AbstractRoot):
+    """√w S."""
+
+    log_scale: Float[Array, " q"]
+    root: AbstractRoot
+    weight: Float[Array, ""]
+
+    def unit(self, w):
+        return self.root.unit(w)
+
+    def unit_transpose(self, v):
+        return self.root.unit_transpose(v)
+
+    def unit_lift(self, c):
+        return self.root.unit_lift(c) / self.weight
+
+
+class Weighted(AbstractMetric):
+    """A metric times a positive number; its divergence likewise.
+
+    **Arguments:**
+
+    - `metric`: any metric, `Scores` included.
+    - `weight`: a positive number, which may be traced.
+    """
+
+    metric: AbstractMetric
+    weight: Float[Array, ""] | float
+
+    def __check_init__(self):
+        if not isinstance(self.metric, AbstractMetric):
+            raise ValueError(f"Weighted(metric=...) takes a metric, got {self.metric!r}. For example Weighted(Euclidean(), 0.5).")
+        require_positive(self.weight, "Weighted(weight=...)", "Weighted(Euclidean(), 0.5)")
+
+    @property
+    def nonsingular(self) -> bool:
+        """That of the metric."""
+        return self.metric.nonsingular
+
+    @property
+    def graded(self) -> bool:
+        """That of the metric."""
+        return self.metric.graded
+
+    @property
+    def couples_samples(self) -> bool:
+        """That of the metric."""
+        return self.metric.couples_samples
+
+    @property
+    def event_ndim(self) -> int | None:
+        """That of the metric."""
+        return self.metric.event_ndim
+
+    @property
+    def has_divergence(self):
+        return self.metric.has_divergence
+
+    def root(self, z):
+        root = self.metric.root(z)
+        weight = jnp.asarray(self.weight).astype(root.log_scale.dtype)
+        # log 0 = -inf is an absent direction in a root; a weight of zero is not a metric.
+        return WeightedRoot(root.log_scale + jnp.where(weight > 0, jnp.log(weight) / 2, jnp.nan), root, weight)
+
+    def apply(self, z, v):
+        return jax.tree.map(lambda x: x * jnp.asarray(self.weight).astype(x.dtype), self.metric.apply(z, v))
+
+    def sharp(self, z, c):
+        return jax.tree.map(lambda x: x / jnp.asarray(self.weight).astype(x.dtype), self.metric.sharp(z, c))
+
+    def divergence(self, u, z):
+        value = self.metric.divergence(u, z)
+        return value * jnp.asarray(self.weight).astype(value.dtype)
+
+    def observe(self, targets, index):
+        return Weighted(self.metric.observe(targets, index), self.weight)
+
+    def weigh(self, weights):
+        return Weighted(self.metric.weigh(weights), self.weight)
+
+    def complaint(self, z):
+        if not self.weight > 0:
+            return f"Weighted(weight={self.weight}): the weight must be positive."
+        return self.metric.complaint(z)

@@ -1,0 +1,12 @@
+"""How a generalised inverse is computed, one way a file."""
+
+from ._auto import Auto as Auto
+from ._auto import Choice as Choice
+from ._base import AbstractFactors as AbstractFactors
+from ._base import AbstractSolver as AbstractSolver
+from ._base import Factorised as Factorised
+from ._base import Spectrum as Spectrum
+from ._dual import Dual as Dual
+from ._krylov import Krylov as Krylov
+from ._primal import Primal as Primal
+from ._svd import SVD as SVD

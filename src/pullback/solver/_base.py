@@ -1,0 +1,232 @@
+r"""How an inverse is computed: factorise \(\tilde A = A R^{-1}\) once, solve for many right-hand sides.
+
+Two right-hand sides. A *lifted* output covector, \(\delta = A^+ r\), does not square the condition number; it is given graded,
+\(\hat r = e^{-\ell} r\). A parameter *covector*, \(\delta = G^+ g\), is for gradients that arrive without the outputs.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._gauge import AbstractGauge, as_gauge
+from .._inverse import AbstractInverse
+from .._pullback import PullbackMetric
+from .._types import Count, Flat, Scalar
+
+
+class Whitened(eqx.Module):
+    """Ã = A R⁻¹: the whitened Jacobian in orthonormal coordinates of the gauge."""
+
+    metric: PullbackMetric
+    gauge: AbstractGauge
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, P)."""
+        return self.metric.rows, self.metric.size
+
+    @property
+    def scale(self) -> Float[Array, " m"]:
+        """The grading e^ℓ of the rows."""
+        return jnp.exp(self.metric.log_scale)
+
+    def mv(self, eta: Flat) -> Float[Array, " m"]:
+        """Ã η.
+
+        **Arguments:**
+
+        - `eta`: a flat vector in orthonormal coordinates.
+        """
+        return self.metric.mv(self.gauge.lower(eta))
+
+    def rmv(self, y: Float[Array, " m"]) -> Flat:
+        """Ãᵀ y.
+
+        **Arguments:**
+
+        - `y`: a vector in the whitened space.
+        """
+        return self.gauge.pull(self.metric.rmv(y))
+
+    def unit_rows(self) -> Float[Array, "m P"]:
+        """The rows without their grading, dense."""
+        return self.gauge.rows(self.metric.unit_rows())
+
+    def gram(self) -> Float[Array, "P P"]:
+        """ÃᵀÃ, summed over blocks of samples."""
+
+        def block(rows):
+            rows = self.gauge.rows(rows)
+            return rows.T @ rows
+
+        return self.metric.sum_blocks(block)
+
+
+def whiten(metric: PullbackMetric, inverse: AbstractInverse) -> Whitened:
+    """The operator that a solver factorises.
+
+    **Arguments:**
+
+    - `metric`: the pullback metric.
+    - `inverse`: for its gauge.
+    """
+    return Whitened(metric, as_gauge(inverse.gauge, metric.structure, metric.dtype))
+
+
+class Spectrum(eqx.Module):
+    """What a factorisation knows of the singular values of A; NaN and -1 where the solver does not compute them."""
+
+    rank: Count
+    largest: Scalar
+    smallest: Scalar
+    cutoff: Scalar
+    fallback: Array
+    """Whether a Cholesky factorisation failed its test and an eigendecomposition took its place."""
+    graded: bool = eqx.field(static=True, default=False)
+    """Whether these are the singular values of the rows without their grading."""
+
+    @staticmethod
+    def of(s: Float[Array, " k"], kept: Array, cutoff: Scalar, graded: bool = False) -> "Spectrum":
+        """From singular values, largest first.
+
+        **Arguments:**
+
+        - `s`: the singular values.
+        - `kept`: which of them count.
+        - `cutoff`: the cut-off used.
+        - `graded`: whether they are those of the rows without their grading.
+        """
+        largest = jnp.max(s, initial=0.0)
+        smallest = jnp.min(jnp.where(kept, s, largest), initial=jnp.inf)
+        rank = jnp.sum(kept, dtype=jnp.int32)
+        smallest = jnp.where(rank > 0, smallest, 0.0)
+        return Spectrum(rank, largest, smallest, jnp.asarray(cutoff, s.dtype), jnp.asarray(False), graded)
+
+    @staticmethod
+    def unknown(dtype: Any, fallback: Array | bool = False) -> "Spectrum":
+        """Where nothing is known.
+
+        **Arguments:**
+
+        - `dtype`: the dtype of the linear algebra.
+        - `fallback`: whether the factorisation had to fall back.
+        """
+        nan = jnp.asarray(jnp.nan, dtype)
+        return Spectrum(jnp.asarray(-1, jnp.int32), nan, nan, jnp.zeros((), dtype), jnp.asarray(fallback))
+
+
+class AbstractFactors(eqx.Module):
+    """A decomposition of Ã, in orthonormal coordinates of the gauge."""
+
+    spectrum: eqx.AbstractVar[Spectrum]
+
+    @property
+    @abc.abstractmethod
+    def resolved(self) -> bool:
+        """Whether the row space is known, so that `project` costs two products; otherwise it costs a solve, or is NaN if damped."""
+
+    @abc.abstractmethod
+    def lifted(self, r: Float[Array, " m"]) -> Flat:
+        """Ã⁺ (e^ℓ r): the solution for a lifted covector given without its grading.
+
+        **Arguments:**
+
+        - `r`: the lifted covector, its grading divided out.
+        """
+
+    @abc.abstractmethod
+    def covector(self, g: Flat) -> Flat:
+        """(ÃᵀÃ)⁺ g.
+
+        **Arguments:**
+
+        - `g`: a flat covector.
+        """
+
+    @abc.abstractmethod
+    def project(self, eta: Flat) -> Flat:
+        """The orthogonal projection on the row space that is kept.
+
+        **Arguments:**
+
+        - `eta`: a flat vector.
+        """
+
+
+class Factorised(eqx.Module):
+    """A factorised pullback metric: solves in the coordinates of the parameters."""
+
+    operator: Whitened
+    inverse: AbstractInverse
+    factors: AbstractFactors
+    solver: str = eqx.field(static=True)
+
+    @property
+    def spectrum(self) -> Spectrum:
+        """What is known of the singular values."""
+        return self.factors.spectrum
+
+    @property
+    def rank(self) -> Count:
+        """The rank of A as the inverse sees it, -1 if the solver does not compute it."""
+        return self.factors.spectrum.rank
+
+    def lifted(self, r: Float[Array, " m"]) -> Flat:
+        """A⁺ (e^ℓ r): the solution for a lifted covector given without its grading.
+
+        **Arguments:**
+
+        - `r`: the lifted covector, its grading divided out.
+        """
+        return self.operator.gauge.lower(self.factors.lifted(r))
+
+    def covector(self, g: Flat) -> Flat:
+        """G⁺ g.
+
+        **Arguments:**
+
+        - `g`: a flat covector.
+        """
+        return self.operator.gauge.lower(self.factors.covector(self.operator.gauge.pull(g)))
+
+
+class AbstractSolver(eqx.Module):
+    """A way to compute. To add one: a file here, a line in the test registry (see CONTRIBUTING)."""
+
+    @abc.abstractmethod
+    def check(self, inverse: AbstractInverse) -> None:
+        """Refuse, when things are built, an inverse that this solver cannot compute.
+
+        **Arguments:**
+
+        - `inverse`: the inverse asked for.
+        """
+
+    @abc.abstractmethod
+    def factorise(self, metric: PullbackMetric, inverse: AbstractInverse) -> Factorised:
+        """Factorise.
+
+        **Arguments:**
+
+        - `metric`: the pullback metric at a point.
+        - `inverse`: which inverse.
+        """
+
+    def resolve(self, rows: int, size: int, dtype: Any, inverse: AbstractInverse) -> "AbstractSolver":
+        """The concrete solver that will run.
+
+        **Arguments:**
+
+        - `rows`, `size`: the shape (m, P) of A.
+        - `dtype`: the dtype of the linear algebra.
+        - `inverse`: which inverse.
+        """
+        return self
+
+    @property
+    def name(self) -> str:
+        """What to call it in reports."""
+        return type(self).__name__

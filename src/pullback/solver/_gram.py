@@ -1,0 +1,121 @@
+r"""What `Dual` and `Primal` share: a symmetric matrix (K or G) factorised by eigenvectors, or by Cholesky where it is damped.
+
+Working on \(K = AA^\top\) or \(G = A^\top A\) squares the condition number: an eigenvalue below \(n\,\mathrm{eps}\,\lambda_{\max}\) is rounding, so these solvers resolve singular
+values down to \(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for less. One step of iterative
+refinement with products of \(A\) wins back the digits of the solution itself.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from .._inverse import AbstractInverse
+from .._types import Flat, Scalar
+from ._base import Spectrum
+
+
+class Eigen(eqx.Module):
+    """K or G = Q diag(s²) Qᵀ, largest first, and h(s)."""
+
+    vectors: Float[Array, "n n"]
+    s: Float[Array, " n"]
+    h: Float[Array, " n"]
+    kept: Array
+    spectrum: Spectrum
+
+    def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """h(·) x on the eigenvectors.
+
+        **Arguments:**
+
+        - `x`: a vector.
+        """
+        return self.vectors @ (self.h * (self.vectors.T @ x))
+
+    def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The projection on the eigenvectors that are kept.
+
+        **Arguments:**
+
+        - `x`: a vector.
+        """
+        return self.vectors @ jnp.where(self.kept, self.vectors.T @ x, 0.0)
+
+
+class Damped(eqx.Module):
+    """K + λ or G + λ = L Lᵀ."""
+
+    cholesky: Float[Array, "n n"]
+    spectrum: Spectrum
+
+    def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """(· + λ)⁻¹ x.
+
+        **Arguments:**
+
+        - `x`: a vector.
+        """
+        return cho_solve((self.cholesky, True), x)
+
+
+def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: AbstractInverse) -> Eigen:
+    """Eigendecomposition of K or G.
+
+    **Arguments:**
+
+    - `matrix`: K or G.
+    - `shape`: the shape (m, P) of A.
+    - `inverse`: which inverse.
+    """
+    values, vectors = jnp.linalg.eigh(matrix)
+    s = jnp.sqrt(jnp.maximum(values[::-1], 0.0))
+    # The maximum hides a NaN matrix; let it show.
+    s = jnp.where(jnp.all(jnp.isfinite(values)), s, jnp.nan)
+    resolution = jnp.sqrt(max(shape) * jnp.finfo(s.dtype).eps) * s[0]
+    cutoff = jnp.maximum(inverse.cutoff(s[0], shape), resolution)
+    kept = inverse.kept(s, cutoff)
+    return Eigen(vectors[:, ::-1], s, inverse.filter(s, cutoff), kept, Spectrum.of(s, kept, cutoff))
+
+
+def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
+    """Cholesky of K + λ or G + λ, if that is positive definite beyond rounding; otherwise its triangular factor by eigenvectors.
+
+    The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at least -n·eps·‖·‖; so with λ above that
+    the sum is positive definite. The pivots are checked all the same. A fallback is reported.
+
+    **Arguments:**
+
+    - `matrix`: K or G.
+    - `damping`: λ > 0.
+    """
+    n = matrix.shape[0]
+    eye = jnp.eye(n, dtype=matrix.dtype)
+    trial = jnp.linalg.cholesky(matrix + damping * eye, symmetrize_input=False)
+    noise = n * jnp.finfo(matrix.dtype).eps * (jnp.max(jnp.diagonal(matrix), initial=0.0) + damping)
+    proved = jnp.all(jnp.isfinite(trial)) & (damping > noise)
+
+    def by_eigenvectors(_):
+        # (Q √(Λ₊ + λ)) = (triangular)(orthogonal): the transpose of a QR factor is the Cholesky factor of Q (Λ₊ + λ) Qᵀ.
+        values, vectors = jnp.linalg.eigh(matrix)
+        root = jnp.sqrt(jnp.maximum(values, 0.0) + damping)[:, None] * vectors.T
+        return jnp.linalg.qr(root, mode="r").T
+
+    factor = jax.lax.cond(proved, lambda _: trial, by_eigenvectors, None)
+    return Damped(factor, Spectrum.unknown(matrix.dtype, fallback=~proved))
+
+
+def refine(solve: Callable[[Flat], Flat], product: Callable[[Flat], Flat], g: Flat) -> Flat:
+    """One step of iterative refinement: δ + solve(g - product(δ)).
+
+    **Arguments:**
+
+    - `solve`: an approximate generalised inverse of `product`.
+    - `product`: δ ↦ G δ (or (G + λ) δ).
+    - `g`: the right-hand side.
+    """
+    first = solve(g)
+    return first + solve(g - product(first))

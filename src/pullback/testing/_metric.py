@@ -1,0 +1,189 @@
+r"""What every metric on the outputs must satisfy, as measured numbers: run it on yours.
+
+\[ S S^\top = M \succeq 0, \quad S\,S^+ = \Pi_{\mathrm{range}(M)}, \quad S^+ = S^\top M^+, \quad \rho(z + \varepsilon v, z) = \tfrac12\varepsilon^2 v^\top M v +
+   O(\varepsilon^3), \]
+
+under `jit` and `vmap` as without, in float32 as in float64. The dense reference is NumPy's, and shares no code with the metric but `apply`, which is itself
+compared with the divergence and with the likelihood.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._tree import Structure, is_coordinate, split, structure
+from .._types import Outputs
+from ..metric import AbstractLikelihood, AbstractMetric
+
+EPSILONS = 2.0 ** -np.arange(2, 9)
+
+
+def check_metric(metric: AbstractMetric, z: Outputs, targets: Any = None, *, tolerance: float = 1e-9, seed: int = 0) -> None:
+    """Raise an `AssertionError` with the measured numbers if a metric does not keep its promises at a point.
+
+    Give float64 outputs (`jax.config.update("jax_enable_x64", True)`), away from saturation: the dense reference knows no grading.
+
+    **Arguments:**
+
+    - `metric`: any metric.
+    - `z`: the outputs of one sample (of the whole batch if the metric couples samples).
+    - `targets`: the targets of the sample, for metrics and likelihoods that look at them.
+    - `tolerance`: how large a relative error may be in float64.
+    - `seed`: of the random vectors.
+    """
+    like = structure(z)
+    if like.size == 0 or like.dtype != jnp.float64:
+        raise ValueError(f"check_metric takes float64 outputs, got {like.dtype} with {like.size} entries.")
+    metric = metric.observe(targets, jnp.asarray(0))
+    vectors = jnp.asarray(np.random.default_rng(seed).standard_normal((2, like.size)))
+    eager, jitted = _measure(metric, z, vectors), eqx.filter_jit(_measure)(metric, z, vectors)
+    for name, value in jitted.items():
+        _close(f"{name}: jit against eager", value, eager[name], tolerance)
+    _check_root(metric, jitted, np.asarray(vectors), tolerance)
+    _check_vmap(metric, z, vectors, jitted, tolerance)
+    _check_divergence(metric, z, jitted["M"], vectors[0], tolerance)
+    if isinstance(metric, AbstractLikelihood) and targets is not None:
+        _check_likelihood(metric, z, targets, seed, tolerance)
+    for dtype in (jnp.float32, jnp.float64):
+        _check_dtype(metric, z, targets, dtype)
+
+
+def _measure(metric: AbstractMetric, z: Outputs, vectors) -> dict[str, Any]:
+    """Everything the metric says, as dense arrays."""
+    like, root = structure(z), metric.root(z)
+    eye, small = jnp.eye(like.size, dtype=like.dtype), jnp.eye(root.size, dtype=like.dtype)
+    over = lambda function, rows: jax.vmap(function)(rows).T
+    return {
+        "M": over(lambda v: like.ravel(metric.apply(z, like.unravel(v))), eye),
+        "M⁺": over(lambda c: like.ravel(metric.sharp(z, like.unravel(c))), eye),
+        "S": over(lambda w: like.ravel(root.mv(w)), small),
+        "Sᵀ": over(lambda v: root.transpose(like.unravel(v)), eye),
+        "S⁺": over(lambda c: root.lift(like.unravel(c)), eye),
+        "lift(c)": metric.lift(z, like.unravel(vectors[1])),
+    }
+
+
+def _check_root(metric: AbstractMetric, dense: dict[str, Any], vectors: np.ndarray, tolerance: float) -> None:
+    dense = {name: np.asarray(value) for name, value in dense.items()}
+    for name, value in dense.items():
+        assert np.all(np.isfinite(value)), f"{name} is not finite: {value}."
+    matrix, root = dense["M"], dense["S"]
+    _close("M against Mᵀ", matrix, matrix.T, tolerance)
+    values, frame = np.linalg.eigh((matrix + matrix.T) / 2)
+    top = max(values[-1], np.finfo(float).tiny)
+    assert values[0] >= -tolerance * top, f"M is not positive semi-definite: eigenvalues from {values[0]:.3e} to {values[-1]:.3e}."
+    kept = values > tolerance * top
+    if metric.nonsingular:
+        assert kept.all(), f"{type(metric).__name__} says it is nonsingular, but M has eigenvalues from {values[0]:.3e} to {values[-1]:.3e}."
+    frame, values = frame[:, kept], values[kept]
+    inverse, onto = (frame / values) @ frame.T, frame @ frame.T
+    v, c = vectors
+    _close("S Sᵀ v against M v", root @ (root.T @ v), matrix @ v, tolerance)
+    _close("Sᵀ against the transpose of S", dense["Sᵀ"], root.T, tolerance)
+    _close("S S⁺ c against c, for c in the range of M", root @ (dense["S⁺"] @ (matrix @ v)), matrix @ v, tolerance)
+    _close("S S⁺ c against the projection of c on the range of M", root @ (dense["S⁺"] @ c), onto @ c, tolerance)
+    _close("S⁺ against Sᵀ M⁺ (least norm)", dense["S⁺"], root.T @ inverse, tolerance)
+    _close("lift(c) against S⁺ c", dense["lift(c)"], dense["S⁺"] @ c, tolerance)
+    _close("M M⁺ c against c, for c in the range of M", matrix @ (dense["M⁺"] @ (matrix @ v)), matrix @ v, tolerance)
+    _close("sharp against the pseudo-inverse of M", dense["M⁺"], inverse, tolerance)
+
+
+def _check_vmap(metric: AbstractMetric, z: Outputs, vectors, dense: dict[str, Any], tolerance: float) -> None:
+    like = structure(z)
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]) if eqx.is_array(x) else x, z)
+
+    def one(z, row):
+        root = metric.root(z)
+        return root, like.ravel(root.mv(root.transpose(like.unravel(row)))), metric.lift(z, like.unravel(row))
+
+    roots, product, lifted = eqx.filter_jit(eqx.filter_vmap(one))(stacked, vectors)
+    size = dense["S"].shape[1]
+    assert roots.log_scale.shape == (2, size), f"log_scale of two stacked roots has shape {roots.log_scale.shape}, not (2, {size})."
+    _close("S Sᵀ v: vmap against one at a time", product, np.asarray(vectors) @ np.asarray(dense["M"]), tolerance)
+    _close("S⁺ c: vmap against one at a time", lifted, np.asarray(vectors) @ np.asarray(dense["S⁺"]).T, tolerance)
+
+
+def _check_divergence(metric: AbstractMetric, z: Outputs, matrix, vector, tolerance: float) -> None:
+    if not metric.has_divergence:
+        return
+    like, carried = structure(z), split(z)[1]
+    x = like.ravel(z)
+    step = vector / jnp.max(jnp.abs(vector)) * (1 + jnp.max(jnp.abs(x))) / 8
+
+    def rho(epsilon):
+        return metric.divergence(eqx.combine(like.unravel(x + epsilon * step), carried), z)
+
+    epsilons = jnp.concatenate([jnp.zeros(1), jnp.asarray(EPSILONS)])
+    values = np.asarray(eqx.filter_jit(jax.vmap(rho))(epsilons))
+    half = float(step @ matrix @ step) / 2
+    size = max(half, float(np.max(np.abs(values))), np.finfo(float).tiny)
+    assert np.all(np.isfinite(values)), f"the divergence is not finite: {values} at ε = {np.asarray(epsilons)}."
+    assert abs(values[0]) <= tolerance * size, f"ρ(z, z) = {values[0]:.3e}, not 0."
+    assert values.min() >= -tolerance * size, f"the divergence is negative: {values}."
+    errors = np.abs(values[1:] - half * EPSILONS**2)
+    seen = errors > 1e-13 * (size + float(jnp.max(jnp.abs(x))))
+    assert not seen[0] or errors[0] < size, f"|ρ - ε²vᵀMv/2| = {errors[0]:.3e} at ε = {EPSILONS[0]} where ρ = {values[1]:.3e}."
+    if seen.sum() >= 3:
+        few = np.flatnonzero(seen)[-3:]
+        slope = np.polyfit(np.log(EPSILONS[few]), np.log(errors[few]), 1)[0]
+        assert slope > 2.8, (
+            f"|ρ(z + εv, z) - ε²vᵀMv/2| has order {slope:.2f} in ε, not 3: errors {errors} at ε = {EPSILONS}. "
+            f"The Hessian of the divergence is not M."
+        )
+
+
+def _check_likelihood(metric: AbstractLikelihood, z: Outputs, targets: Any, seed: int, tolerance: float) -> None:
+    moving, carried = split(z)
+
+    def both(z, moving, targets):
+        c = jax.grad(lambda x: metric.negative_log_likelihood(eqx.combine(x, carried), targets))(moving)
+        return metric.likelihood_lift(z, targets), metric.root(z).unit_lift(c)
+
+    closed, differentiated = eqx.filter_jit(both)(z, moving, targets)
+    _close("likelihood_lift against the lifted gradient of the negative log-likelihood", closed, differentiated, tolerance)
+    try:
+        draw = metric.sample(jax.random.key(seed), z)
+    except TypeError:  # a family without a sampler says so
+        return
+    value = metric.negative_log_likelihood(z, draw)
+    assert value.shape == () and bool(jnp.isfinite(value)), f"the negative log-likelihood of a draw is {value}."
+
+
+def _check_dtype(metric: AbstractMetric, z: Outputs, targets: Any, dtype: Any) -> None:
+    """Only the types are computed, so a strict promotion setting is obeyed, and nothing is compiled."""
+    cast = lambda tree: jax.tree.map(lambda x: x.astype(dtype) if is_coordinate(x) else x, tree)
+    z, targets = cast(z), cast(targets)
+    metric = metric.observe(targets, jnp.asarray(0))
+
+    def everything(z):
+        like, root = structure(z), metric.root(z)
+        v = split(z)[0]
+        answers = [root.log_scale, root.mv(root.lift(v)), root.transpose(v), root.unit_lift(v), metric.apply(z, v), metric.sharp(z, v)]
+        if metric.has_divergence:
+            answers.append(metric.divergence(z, z))
+        if isinstance(metric, AbstractLikelihood) and targets is not None:
+            answers += [metric.negative_log_likelihood(z, targets), metric.likelihood_lift(z, targets)]
+        return answers, like
+
+    answers, like = eqx.filter_eval_shape(everything, z)
+    for place, answer in enumerate(answers):
+        found = {leaf.dtype for leaf in jax.tree.leaves(answer)}
+        assert found == {jnp.dtype(dtype)}, f"outputs in {jnp.dtype(dtype)} give {found} (answer {place} of root, apply, sharp, ...)."
+    for place in (1, 4, 5):
+        _same_structure(answers[place], like)
+
+
+def _same_structure(tree: Any, like: Structure) -> None:
+    found = structure(tree)
+    assert found == like, f"a vector or covector has the structure {found}, not that of the outputs, {like}."
+
+
+def _close(what: str, found: Any, expected: Any, tolerance: float) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}."
+    size = max(float(np.max(np.abs(expected), initial=0.0)), np.finfo(float).tiny)
+    error = float(np.max(np.abs(found - expected), initial=0.0))
+    assert error <= tolerance * max(size, 1e-6), f"{what}: error {error:.3e} where the largest entry is {size:.3e}."
