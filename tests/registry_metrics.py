@@ -85,9 +85,16 @@ def rank_one(z):
 add("euclidean", m.Euclidean(), lambda: normal(3))
 add("euclidean scaled tree", m.Euclidean(jnp.asarray(2.5)), tree)
 add("bernoulli", m.Bernoulli(), lambda: normal(3), lambda: jnp.array([1, 0, 1]))
-add("bernoulli tree", m.Bernoulli(), tree, lambda: {"a": jnp.array([1.0, 0.25]), "b": {"c": jnp.array([[0.0, 1.0]])}, "index": None})
+add(
+    "bernoulli tree", m.Bernoulli(), tree, lambda: {"a": jnp.array([1.0, 0.25]), "b": {"c": jnp.array([[0.0, 1.0]])}, "index": None}
+)
 add("poisson", m.Poisson(), lambda: normal(3), lambda: jnp.array([0, 2, 1]))
-add("poisson tree", m.Poisson(), tree, lambda: {"a": jnp.array([3.0, 0.0]), "b": {"c": jnp.array([[1.0, 5.0]])}, "index": jnp.arange(3)})
+add(
+    "poisson tree",
+    m.Poisson(),
+    tree,
+    lambda: {"a": jnp.array([3.0, 0.0]), "b": {"c": jnp.array([[1.0, 5.0]])}, "index": jnp.arange(3)},
+)
 # Categorical.
 add("categorical", m.Categorical(), lambda: normal(4), lambda: jnp.asarray(2))
 add("categorical rows", m.Categorical(), lambda: {"z": normal(2, 3), "i": jnp.arange(2)}, lambda: jnp.array([0, 2]))
@@ -148,7 +155,7 @@ add("loss hessian absolute", m.LossHessian(weak_loss, m.Absolute()), lambda: nor
 add("riemannian", m.Riemannian(curved), lambda: normal(3))
 add("riemannian singular", m.Riemannian(rank_one), lambda: normal(3))
 add("sampled fisher", m.SampledFisher(m.Categorical(), jax.random.key(1), draws=2), lambda: normal(4), lambda: jnp.asarray(1))
-add("sampled fisher tree", m.SampledFisher(m.Poisson(), jax.random.key(1), draws=9), tree)
+add("sampled fisher tree", m.SampledFisher(m.Bernoulli(), jax.random.key(1), draws=9), tree)
 add("empirical fisher", m.EmpiricalFisher(m.Bernoulli()), lambda: normal(3), lambda: jnp.array([1, 0, 1]))
 add("empirical fisher of loss", m.EmpiricalFisher(lambda z, y: half_square(z, y)), lambda: normal(3), lambda: normal(3, seed=1))
 add("scores", m.Scores(), lambda: normal(4))

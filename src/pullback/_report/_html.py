@@ -41,7 +41,7 @@ footer { margin-top: 2rem; }
   tbody tr { display: grid; grid-template-columns: auto 1fr auto; gap: 0 1.1rem; border-top: 1px solid var(--line); padding: .5rem 0; }
   td, td:last-child { border: 0; padding: 0; width: auto; }
   td:first-child { grid-column: 1 / -1; }
-  td.number { text-align: left; }
+  td.number { text-align: left; width: auto; }
   td.number::before { content: attr(data-label) " "; color: var(--soft); }
 }
 @media print { section { break-inside: avoid; } nav { display: none; } }

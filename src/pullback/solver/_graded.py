@@ -4,21 +4,36 @@ That is what a saturated model gives. A cut-off on the singular values of \(A\) 
 those of \(\hat A = \hat U \hat S V^\top\) (the same in exact arithmetic, \(D\) being invertible), and \(\delta = V y\) with
 
 - \(y = \hat S^{-1}\hat U^\top \hat r\) if \(\hat A\) has full row rank: the weights cancel, \(A^+ r = \hat A^+ \hat r\);
-- otherwise \(y\) minimises \(\|D(B y - \hat r)\|\), \(B = \hat U \hat S\) of full column rank, by a QR decomposition with rows sorted by weight and columns
-  pivoted, which is backward stable row by row (Cox and Higham, 1998): rows of weight \(e^{-200}\) keep their digits.
+- otherwise \(y\) minimises \(\|D(B y - \hat r)\|\), where \(B = \hat U \hat S\) has full column rank, from a factorisation \(DB = L U\).
+
+While the weights span less than 1000, \(LU\) is LAPACK's QR decomposition with pivoting. Beyond, orthogonal factors fail: where heavy rows depend on each
+other (repeated samples, more confident samples than features), they keep a remainder of order \((d_{light}/d_{heavy})^2\), far below rounding, whose
+product with the heavy residual is what the light rows have to say. Elimination with complete pivoting (Peters and Wilkinson, 1970) makes that
+remainder exactly zero. \(L\) has a unit diagonal and entries at most 1, heavy rows have none in the columns of light pivots, and
+
+\[ N t = L^\top D \hat r, \quad N = L^\top L, \quad U y = t \]
+
+has every entry accurate relative to its own weight: heavy rows never enter an equation of light size. A row whose remainder falls to the
+rounding of *its own* size depends on heavier ones and is cleared.
 """
+
+import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import qr, solve_triangular
+from jax.scipy.linalg import cho_solve, qr, solve_triangular
 from jaxtyping import Array, Float, Int
 
 from .._inverse import AbstractInverse
 from ._base import AbstractFactors, Spectrum
 
+MILD = math.log(1e3)
+"""The spread of the weights up to which an orthogonal factorisation is used."""
+
 
 class GradedFactors(AbstractFactors):
-    """The decompositions of Â and of DB."""
+    """Â = Û diag(ŝ) Vᵀ and D Û diag(ŝ) = L U."""
 
     u: Float[Array, "m k"]
     s: Float[Array, " k"]
@@ -27,11 +42,13 @@ class GradedFactors(AbstractFactors):
     full: Array
     """Whether Â has full row rank."""
     weights: Float[Array, " m"]
-    order: Int[Array, " m"]
-    q: Float[Array, "m k"]
-    r: Float[Array, "k k"]
-    pivots: Int[Array, " k"]
+    """D, divided by its largest entry."""
     log_largest: Float[Array, ""]
+    lower: Float[Array, "m k"]
+    upper: Float[Array, "k k"]
+    cholesky: Float[Array, "k k"]
+    """The Cholesky factor of N = LᵀL."""
+    pivots: Int[Array, " k"]
     spectrum: Spectrum
 
     @property
@@ -40,24 +57,32 @@ class GradedFactors(AbstractFactors):
 
     def lifted(self, r):
         cancelled = jnp.where(self.kept, (self.u.T @ r) / jnp.where(self.kept, self.s, 1.0), 0.0)
-        weighted = self._unpivot(self._solve(self.q.T @ (self.weights * r)[self.order], transpose=False))
-        return self.vt.T @ jnp.where(self.full, cancelled, weighted)
+        t = cho_solve((self.cholesky, True), self.lower.T @ (self.weights * r))
+        return self.vt.T @ jnp.where(self.full, cancelled, self._back(t))
 
     def covector(self, g):
-        # G = V Bᵀ D² B Vᵀ and DB = QRΠᵀ, so G⁺ = V Π R⁻¹ R⁻ᵀ Πᵀ Vᵀ; D was divided by its largest entry.
-        inside = jnp.where(self.kept, self.vt @ g, 0.0)[self.pivots]
-        y = self._solve(self._solve(inside, transpose=True), transpose=False)
-        return self.vt.T @ (jnp.exp(-2 * self.log_largest) * self._unpivot(y))
+        # Â Âᵀ-free: with full row rank A⁺ = V ŝ⁻¹ Ûᵀ D⁻¹, otherwise G = V Uᵀ N U Vᵀ. D was divided by its largest entry.
+        inside = jnp.where(self.kept, self.vt @ g, 0.0)
+        s = jnp.where(self.kept, self.s, 1.0)
+        weights = jnp.where(self.weights > 0, self.weights, jnp.inf)
+        cancelled = (self.u.T @ ((self.u @ (inside / s)) / weights / weights)) / s
+        upper, live = self._upper()
+        t = solve_triangular(upper, jnp.where(live, inside[self.pivots], 0.0), trans="T")
+        weighted = self._back(cho_solve((self.cholesky, True), t))
+        return self.vt.T @ (jnp.exp(-2 * self.log_largest) * jnp.where(self.kept, jnp.where(self.full, cancelled, weighted), 0.0))
 
     def project(self, eta):
         return self.vt.T @ jnp.where(self.kept, self.vt @ eta, 0.0)
 
-    def _solve(self, b: Array, transpose: bool) -> Array:
-        live = jnp.diagonal(self.r) != 0
-        r = self.r + jnp.diag(jnp.where(live, 0.0, 1.0).astype(self.r.dtype))
-        return jnp.where(live, solve_triangular(r, jnp.where(live, b, 0.0), trans="T" if transpose else "N"), 0.0)
+    def _upper(self) -> tuple[Array, Array]:
+        """U with a one in place of every zero pivot, and which pivots are not zero."""
+        live = jnp.diagonal(self.upper) != 0
+        return self.upper + jnp.diag(jnp.where(live, 0.0, 1.0).astype(self.upper.dtype)), live
 
-    def _unpivot(self, y: Array) -> Array:
+    def _back(self, t: Array) -> Array:
+        """y with U y = t, in the order of the columns."""
+        upper, live = self._upper()
+        y = jnp.where(live, solve_triangular(upper, jnp.where(live, t, 0.0)), 0.0)
         return jnp.zeros_like(y).at[self.pivots].set(y)
 
 
@@ -75,10 +100,52 @@ def graded_factors(rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inv
     cutoff = inverse.cutoff(s[0], rows.shape)
     kept = inverse.kept(s, cutoff)
     full = jnp.sum(kept) == jnp.sum(active)
-    log_largest = jnp.max(jnp.where(active, log_scale, -jnp.inf))
-    log_largest = jnp.where(jnp.isfinite(log_largest), log_largest, 0.0)
-    weights = jnp.exp(log_scale - log_largest)
-    order = jnp.argsort(-log_scale)
+    top = jnp.max(jnp.where(active, log_scale, -jnp.inf))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    weights = jnp.exp(log_scale - top)
     b = weights[:, None] * u * jnp.where(kept, s, 0.0)[None, :]
-    q, r, pivots = qr(b[order], mode="economic", pivoting=True)
-    return GradedFactors(u, s, vt, kept, full, weights, order, q, r, pivots, log_largest, Spectrum.of(s, kept, cutoff, graded=True))
+    spread = top - jnp.min(jnp.where(active, log_scale, jnp.inf))
+    which = jnp.where(full, 0, jnp.where(spread < MILD, 1, 2))
+    lower, upper, cholesky, pivots = jax.lax.switch(which, [_nothing, _orthogonal, partial(_elimination, shape=rows.shape)], b)
+    spectrum = Spectrum.of(s, kept, cutoff, graded=True)
+    return GradedFactors(u, s, vt, kept, full, weights, top, lower, upper, cholesky, pivots, spectrum)
+
+
+def _nothing(b: Array) -> tuple[Array, Array, Array, Array]:
+    """The weights cancel: no factorisation is needed."""
+    eye = jnp.eye(b.shape[1], dtype=b.dtype)
+    return jnp.zeros_like(b), eye, eye, jnp.arange(b.shape[1], dtype=jnp.int32)
+
+
+def _orthogonal(b: Array) -> tuple[Array, Array, Array, Array]:
+    """L = Q, U = R, N = I."""
+    q, r, pivots = qr(b, mode="economic", pivoting=True)
+    return q, jnp.triu(r), jnp.eye(b.shape[1], dtype=b.dtype), pivots.astype(jnp.int32)
+
+
+def _elimination(b: Float[Array, "m k"], shape: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    """Gaussian elimination with complete pivoting; rows stay in place, a mask tells which are spent."""
+    k = b.shape[1]
+    noise = 10 * max(shape) * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b), axis=1)
+
+    def step(j, state):
+        a, lower, upper, pivots, free_rows, free_columns = state
+        free = free_rows[:, None] & free_columns[None, :]
+        place = jnp.argmax(jnp.where(free, jnp.abs(a), -1.0)).astype(jnp.int32)
+        row, column = place // k, place % k
+        pivot_row = jnp.where(free_columns, a[row], 0.0)
+        dead = pivot_row[column] == 0  # nothing is left
+        multipliers = jnp.where(free_rows, a[:, column] / jnp.where(dead, 1.0, pivot_row[column]), 0.0)
+        lower, upper = lower.at[:, j].set(multipliers), upper.at[j].set(pivot_row)
+        free_rows, free_columns = free_rows.at[row].set(False), free_columns.at[column].set(False)
+        a = a - multipliers[:, None] * pivot_row[None, :]
+        left = jnp.max(jnp.where(free_columns[None, :], jnp.abs(a), 0.0), axis=1)
+        a = jnp.where((free_rows & (left > noise))[:, None] & free_columns[None, :], a, 0.0)
+        return a, lower, upper, pivots.at[j].set(column), free_rows, free_columns
+
+    start = (b, jnp.zeros_like(b), jnp.zeros((k, k), b.dtype), jnp.zeros(k, jnp.int32), jnp.full(b.shape[0], True), jnp.full(k, True))
+    _, lower, upper, pivots, *_ = jax.lax.fori_loop(0, k, step, start)
+    # A dead step has no column of L: one on the diagonal keeps N definite.
+    empty = ~jnp.any(lower != 0, axis=0)
+    gram = lower.T @ lower + jnp.diag(jnp.where(empty, 1.0, 0.0).astype(b.dtype))
+    return lower, jnp.triu(upper[:, pivots]), jnp.linalg.cholesky(gram), pivots
