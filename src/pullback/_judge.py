@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._composite import Batch, Composite, as_batch, check_batch, check_params
+from ._composite import Batch, Composite, as_batch, check_params
 from ._diagnostics import Stats
 from ._inverse import AbstractInverse, MoorePenrose, Tikhonov
 from ._linearise import Linearisation
@@ -68,13 +68,11 @@ def prepare(
         raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
     params, data = _arrays(params), _arrays(as_batch(batch))
     check_params(params)
-    check_batch(problem, params, data)
     other = None
     if metric_batch is not None:
         other = _arrays(as_batch(metric_batch))
         if data.inputs is None:
             raise ValueError("metric_batch is for models with data; this problem was called without a batch.")
-        check_batch(problem, params, other)
     return problem, params, data, other, inverse, solver
 
 

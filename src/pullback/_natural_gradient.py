@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._composite import Batch, Composite, sample_count
+from ._composite import Batch, Composite, check_batch, sample_count
 from ._derivative import attach, stop
 from ._diagnostics import Stats, measure, ratio
 from ._inverse import AbstractInverse
@@ -60,6 +60,10 @@ def compute(
     - `memory`: bound in bytes on the working storage of Jacobian blocks.
     - `check`: whether to compare the batched outputs with those of single samples.
     """
+    # Shapes are checked while tracing, so that a second call does not trace the model again.
+    check_batch(problem, params, batch)
+    if metric_batch is not None:
+        check_batch(problem, params, metric_batch)
     metric = at_point(problem, params, batch if metric_batch is None else metric_batch, inverse, solver, memory)
     solver = solver.resolve(metric.rows, metric.size, metric.dtype, inverse)
     if metric_batch is None:
@@ -185,4 +189,5 @@ def pullback(
     - `memory`: bound in bytes on the working storage of Jacobian blocks.
     """
     problem, params, data, _, inverse, solver = prepare(problem, params, batch, inverse, solver, None, memory)
+    check_batch(problem, params, data)
     return at_point(problem, params, data, inverse, solver, memory)

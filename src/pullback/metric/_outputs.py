@@ -1,6 +1,5 @@
 """How a metric reads the outputs and the targets it is given: one array, leaves with names, targets of the shape of the outputs."""
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -120,7 +119,11 @@ def targets_like(z: Outputs, targets: Any, owner: str) -> PyTree:
     if jax.tree.structure(targets) == jax.tree.structure(z):
         targets = jax.tree.map(lambda s, y: y if is_coordinate(s) else None, z, targets)
 
+    wrong = f"{owner} targets must have the structure {jax.tree.structure(coordinates)} of the outputs, got {jax.tree.structure(targets)}."
+
     def one(s, y):
+        if isinstance(y, dict):
+            raise ValueError(wrong)
         y = jnp.asarray(y)
         if y.shape != s.shape:
             raise ValueError(f"{owner} targets must have the shape {s.shape} of the outputs, got {y.shape}.")
@@ -129,17 +132,5 @@ def targets_like(z: Outputs, targets: Any, owner: str) -> PyTree:
     try:
         leaves = jax.tree.structure(coordinates).flatten_up_to(targets)
     except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{owner} targets must have the structure {jax.tree.structure(coordinates)} of the outputs, got {jax.tree.structure(targets)}."
-        ) from error
+        raise ValueError(wrong) from error
     return jax.tree.map(one, coordinates, jax.tree.unflatten(jax.tree.structure(coordinates), leaves))
-
-
-def batch_size(shape: tuple[int, ...]) -> int:
-    """The number of independent factors of an array whose last axis is the event.
-
-    **Arguments:**
-
-    - `shape`: the shape of the array.
-    """
-    return math.prod(shape[:-1])

@@ -83,7 +83,7 @@ class GradedFactors(AbstractFactors):
         """y with U y = t, in the order of the columns."""
         upper, live = self._upper()
         y = jnp.where(live, solve_triangular(upper, jnp.where(live, t, 0.0)), 0.0)
-        return jnp.zeros_like(y).at[self.pivots].set(y)
+        return y[jnp.argsort(self.pivots)]
 
 
 def graded_factors(rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inverse: AbstractInverse) -> GradedFactors:

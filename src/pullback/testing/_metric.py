@@ -154,7 +154,10 @@ def _check_dtype(metric: AbstractMetric, z: Outputs, targets: Any, dtype: Any) -
                 pass
         return answers, like
 
-    answers, like = eqx.filter_eval_shape(everything, z)
+    try:
+        answers, like = eqx.filter_eval_shape(everything, z)
+    except jax.dtypes.TypePromotionError as error:  # under strict promotion
+        raise AssertionError(f"outputs in {jnp.dtype(dtype)} give mixed dtypes: {error}") from error
     for place, answer in enumerate(answers):
         found = {leaf.dtype for leaf in jax.tree.leaves(answer)}
         assert found == {jnp.dtype(dtype)}, (

@@ -1,0 +1,80 @@
+r"""Appendix A.3. The natural parameter gradient depends on the parametrisation, on the parameters only:
+
+\[ \varphi(\xi) = (\xi_1 + \xi_2, 0), \qquad f(\theta) = (2\theta_1, \theta_2), \qquad L(x, y) = x^2, \qquad \theta = (1, 1), \ \xi = (2, 1). \]
+
+The solution of \(G(\xi)y = \nabla_\xi L\) of least norm is \(y_\Xi = (3, 3)\). In the other parameters the natural gradient is \((2.4, 1.2)\), which is \(y_\Theta = (4.8, 1.2)\) in the old
+ones. Both move the model by \((6, 0)\).
+"""
+
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import pullback as pb
+
+from .._example import Example, Row, at_most
+
+XI, THETA, TANGENT = np.array([2.0, 1.0]), np.array([1.0, 1.0]), np.diag([2.0, 1.0])
+
+
+def phi(xi: Float[Array, " 2"]) -> Float[Array, " 2"]:
+    """The model.
+
+    **Arguments:**
+
+    - `xi`: two parameters for one dimension.
+    """
+    return jnp.stack([xi[0] + xi[1], jnp.zeros(())])
+
+
+def psi(theta: Float[Array, " 2"]) -> Float[Array, " 2"]:
+    """The model in other parameters.
+
+    **Arguments:**
+
+    - `theta`: the parameters.
+    """
+    return phi(jnp.asarray(TANGENT) @ theta)
+
+
+def loss(z: Float[Array, " 2"]) -> Float[Array, ""]:
+    """x².
+
+    **Arguments:**
+
+    - `z`: a point (x, y) of the plane.
+    """
+    return z[0] ** 2
+
+
+def measure() -> Iterator[Row]:
+    """Both parametrisations, and the gauge that turns one into the other."""
+    first, second = pb.Composite(phi, loss=loss), pb.Composite(psi, loss=loss)
+    old, new = pb.natural_gradient(first, jnp.asarray(XI)), pb.natural_gradient(second, jnp.asarray(THETA))
+    gauge = jnp.asarray(np.linalg.inv(TANGENT @ TANGENT.T))
+    gauged = pb.natural_gradient(first, jnp.asarray(XI), inverse=pb.MoorePenrose(gauge=gauge))
+    g_old, g_new = pb.pullback(first, jnp.asarray(XI)).matrix(), pb.pullback(second, jnp.asarray(THETA)).matrix()
+    mapped = TANGENT @ np.asarray(new.vector)
+    yield at_most("G(ξ) = (1 1; 1 1), off by", _off(g_old, [[1, 1], [1, 1]]), 1e-14)
+    yield at_most("G(θ) = (4 2; 2 1), off by", _off(g_new, [[4, 2], [2, 1]]), 1e-14)
+    yield at_most("gradients (6, 6) and (12, 6), off by", max(_off(old.covector, [6, 6]), _off(new.covector, [12, 6])), 1e-14)
+    yield at_most("natural gradient in ξ is (3, 3), off by", _off(old.vector, [3, 3]), 1e-14)
+    yield at_most("natural gradient in θ is (2.4, 1.2), off by", _off(new.vector, [2.4, 1.2]), 1e-14)
+    yield at_most("mapped to ξ it is (4.8, 1.2), off by", _off(mapped, [4.8, 1.2]), 1e-14)
+    yield at_most("the difference, (1.8, -1.8), does not move the model: by", _off(old.pushforward, new.pushforward), 1e-14)
+    yield at_most("in the gauge diag(1/4, 1) the natural gradient in ξ is (4.8, 1.2), off by", _off(gauged.vector, [4.8, 1.2]), 1e-14)
+
+
+def _off(a, b) -> float:
+    return float(np.abs(np.asarray(a) - np.asarray(b)).max())
+
+
+EXAMPLE = Example(
+    "minimum-norm",
+    "van Oostrum, Müller, Ay, Appendix A.3",
+    "Two parametrisations of a line by two numbers: the natural gradients (3, 3) and (4.8, 1.2) differ on the parameters and move the "
+    "model alike.",
+    measure,
+)

@@ -1,0 +1,1 @@
+"""Grosse: CSC 2541 Neural net training dynamics, lecture 3: Metrics."""

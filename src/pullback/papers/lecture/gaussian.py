@@ -1,0 +1,206 @@
+r"""The Fisher metric of a Gaussian is one tensor, whatever the coordinates:
+
+| coordinates | matrix |
+|---|---|
+| \((\mu, \sigma)\) | \(\mathrm{diag}(1/\sigma^2,\ 2/\sigma^2)\) |
+| \((\mu, \sigma^2)\) | \(\mathrm{diag}(1/\sigma^2,\ 1/(2\sigma^4))\) |
+| \((\mu, \log\sigma)\) | \(\mathrm{diag}(1/\sigma^2,\ 2)\) |
+| \((\mu/\sigma^2, -1/(2\sigma^2))\) | \(\begin{pmatrix} \sigma^2 & 2\mu\sigma^2 \\ 2\mu\sigma^2 & 4\mu^2\sigma^2 + 2\sigma^4 \end{pmatrix}\) |
+
+Each is given to the library in its own way, as a matrix, as a divergence, as a likelihood, as a log-partition function, and pulled back to the other three. It is the covariance of
+the scores, and the Hessian of the KL divergence in either argument.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import pullback as pb
+
+from .._example import Example, Row, at_most, distance
+
+MEAN, SCALE = 0.7, 1.6
+
+
+class Coordinates(NamedTuple):
+    """A coordinate system on the Gaussians of the line."""
+
+    read: Callable[[Float[Array, " 2"]], Float[Array, " 2"]]
+    """From these coordinates to (μ, log σ)."""
+    write: Callable[[Float[Array, " 2"]], Float[Array, " 2"]]
+    """From (μ, log σ) to these coordinates."""
+    outputs: Callable[[Float[Array, " 2"]], Any]
+    """These coordinates as the metric wants them."""
+    metric: pb.metric.AbstractMetric
+    matrix: Callable[[float, float], list[list[float]]]
+    """What the table above says, as a function of μ and σ."""
+
+
+def divergence(u: Float[Array, " 2"], z: Float[Array, " 2"]) -> Float[Array, ""]:
+    """KL(p_u || p_z) in the coordinates (μ, σ²).
+
+    **Arguments:**
+
+    - `u`, `z`: two Gaussians.
+    """
+    return (jnp.log(z[1] / u[1]) + (u[1] + (u[0] - z[0]) ** 2) / z[1] - 1) / 2
+
+
+def log_partition(eta: Float[Array, " 2"]) -> Float[Array, ""]:
+    """That of the Gaussian family with the statistic (x, x²).
+
+    **Arguments:**
+
+    - `eta`: natural parameters.
+    """
+    return -(eta[0] ** 2) / (4 * eta[1]) - jnp.log(-2 * eta[1]) / 2
+
+
+SYSTEMS = {
+    "(μ, σ)": Coordinates(
+        lambda x: jnp.stack([x[0], jnp.log(x[1])]),
+        lambda x: jnp.stack([x[0], jnp.exp(x[1])]),
+        lambda x: x,
+        pb.metric.Riemannian(lambda z: jnp.diag(jnp.stack([1 / z[1] ** 2, 2 / z[1] ** 2]))),
+        lambda m, s: [[1 / s**2, 0], [0, 2 / s**2]],
+    ),
+    "(μ, σ²)": Coordinates(
+        lambda x: jnp.stack([x[0], jnp.log(x[1]) / 2]),
+        lambda x: jnp.stack([x[0], jnp.exp(2 * x[1])]),
+        lambda x: x,
+        pb.metric.Divergence(divergence),
+        lambda m, s: [[1 / s**2, 0], [0, 1 / (2 * s**4)]],
+    ),
+    "(μ, log σ)": Coordinates(
+        lambda x: x,
+        lambda x: x,
+        lambda x: {"mean": x[0], "log_scale": x[1]},
+        pb.metric.GaussianMeanScale(),
+        lambda m, s: [[1 / s**2, 0], [0, 2]],
+    ),
+    "natural": Coordinates(
+        lambda x: jnp.stack([-x[0] / (2 * x[1]), -jnp.log(-2 * x[1]) / 2]),
+        lambda x: jnp.stack([x[0] * jnp.exp(-2 * x[1]), -jnp.exp(-2 * x[1]) / 2]),
+        lambda x: x,
+        pb.metric.ExponentialFamily(log_partition),
+        lambda m, s: [[s**2, 2 * m * s**2], [2 * m * s**2, 4 * m**2 * s**2 + 2 * s**4]],
+    ),
+}
+
+
+def pulled_back(a: Coordinates, b: Coordinates, point: Float[Array, " 2"]) -> Float[Array, "2 2"]:
+    """The metric of one coordinate system, pulled back to another.
+
+    **Arguments:**
+
+    - `a`: whose metric.
+    - `b`: whose coordinates.
+    - `point`: (μ, log σ).
+    """
+    problem = pb.Composite(lambda x: a.outputs(a.write(b.read(x))), loss=lambda z: jnp.zeros(()), metric=a.metric)
+    return pb.pullback(problem, b.write(point)).matrix()
+
+
+def scores_covariance(system: Coordinates, point: Float[Array, " 2"]) -> Float[Array, "2 2"]:
+    """E[∇log p ∇log pᵀ] by Gauss-Hermite quadrature, which is exact here: the scores are polynomials of degree 2.
+
+    **Arguments:**
+
+    - `system`: the coordinates.
+    - `point`: (μ, log σ).
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(8)
+
+    def log_density(coordinates, x):
+        mean, log_scale = system.read(coordinates)
+        return -((x - mean) ** 2) * jnp.exp(-2 * log_scale) / 2 - log_scale
+
+    draws = point[0] + jnp.exp(point[1]) * jnp.asarray(nodes)
+    scores = jax.vmap(jax.grad(log_density), (None, 0))(system.write(point), draws)
+    return jnp.einsum("n,ni,nj->ij", jnp.asarray(weights / weights.sum()), scores, scores)
+
+
+def divergence_hessian(system: Coordinates, point: Float[Array, " 2"], argument: int) -> Float[Array, "2 2"]:
+    """The Hessian on the diagonal of KL(p_u || p_z), in u or in z, by automatic differentiation.
+
+    **Arguments:**
+
+    - `system`: the coordinates.
+    - `point`: (μ, log σ).
+    - `argument`: 0 for u, 1 for z.
+    """
+    variance = SYSTEMS["(μ, σ²)"]
+    kl = lambda u, z: divergence(variance.write(system.read(u)), variance.write(system.read(z)))
+    at = system.write(point)
+    return jax.hessian(kl, argument)(at, at)
+
+
+def numerical_hessian(system: Coordinates, point: np.ndarray, step: float = 1e-3) -> np.ndarray:
+    """The same Hessian from values of KL only: fourth differences of the quadratic form, no derivative taken.
+
+    **Arguments:**
+
+    - `system`: the coordinates.
+    - `point`: (μ, log σ).
+    - `step`: the difference, relative to the coordinates.
+    """
+    variance, at = SYSTEMS["(μ, σ²)"], np.asarray(system.write(jnp.asarray(point)))
+    z = variance.write(jnp.asarray(point))
+    kl = jax.jit(lambda u: divergence(variance.write(system.read(u)), z))
+    h = step * np.abs(at)
+    unit = np.eye(2)
+
+    def second(direction):
+        values = [float(kl(jnp.asarray(at + k * h * direction))) for k in (-2, -1, 1, 2)]
+        return (-values[0] + 16 * values[1] + 16 * values[2] - values[3]) / 12
+
+    diagonal = [second(unit[i]) for i in range(2)]
+    cross = (second(unit[0] + unit[1]) - second(unit[0] - unit[1])) / 4
+    return np.array([[diagonal[0], cross], [cross, diagonal[1]]]) / np.outer(h, h)
+
+
+def measure() -> Iterator[Row]:
+    """The table, all pairs, the scores, the divergence, and a natural gradient in all four."""
+    point = jnp.asarray(np.array([MEAN, np.log(SCALE)]))
+    expected = {name: np.array(system.matrix(MEAN, SCALE), float) for name, system in SYSTEMS.items()}
+    pairs = {(a, b): (SYSTEMS[a], SYSTEMS[b]) for a in SYSTEMS for b in SYSTEMS}
+    found = jax.jit(lambda point: [pulled_back(a, b, point) for a, b in pairs.values()])(point)
+    errors = {(a, b): distance(matrix, expected[b]) for (a, b), matrix in zip(pairs, found, strict=True)}
+    for name in SYSTEMS:
+        yield at_most(f"{name}: {type(SYSTEMS[name].metric).__name__} is the matrix of the table", errors[name, name], 1e-13)
+    yield at_most("each pulled back to the other three, 12 pairs: largest error", max(e for (a, b), e in errors.items() if a != b), 1e-13)
+    scores = jax.jit(lambda point: [scores_covariance(system, point) for system in SYSTEMS.values()])(point)
+    yield at_most("covariance of the scores, all four", max(map(distance, scores, expected.values())), 1e-13)
+    for argument, words in ((0, "KL(p_u || p) in u"), (1, "KL(p || p_u) in u")):
+        hessians = jax.jit(lambda point, i=argument: [divergence_hessian(system, point, i) for system in SYSTEMS.values()])(point)
+        yield at_most(f"Hessian of {words}, all four", max(map(distance, hessians, expected.values())), 1e-13)
+    numerical = [numerical_hessian(system, np.asarray(point)) for system in SYSTEMS.values()]
+    yield at_most("the same from differences of values, all four", max(map(distance, numerical, expected.values())), 1e-6)
+    yield at_most("natural gradient of -log p(2.5), as a motion of (μ, log σ), all four", _motion(point), 1e-13)
+
+
+def _motion(point: Array) -> float:
+    """The largest difference of the natural gradients from the closed form (μ - y, (1 - t²)/2), t = (y - μ)/σ."""
+    target, worst = 2.5, 0.0
+    t = (target - MEAN) / SCALE
+    expected = np.array([MEAN - target, (1 - t**2) / 2])
+    for system in SYSTEMS.values():
+        inner = SYSTEMS["(μ, log σ)"]
+        loss = lambda z: (target - z["mean"]) ** 2 * jnp.exp(-2 * z["log_scale"]) / 2 + z["log_scale"]
+        problem = pb.Composite(lambda x, system=system: inner.outputs(system.read(x)), loss=loss, metric=inner.metric)
+        ng = pb.natural_gradient(problem, system.write(point))
+        worst = max(worst, distance(np.array([ng.pushforward["mean"], ng.pushforward["log_scale"]]), expected))
+    return worst
+
+
+EXAMPLE = Example(
+    "gaussian-coordinates",
+    "Grosse, lecture 3, Fisher metric for univariate Gaussians",
+    "The Fisher metric of a Gaussian in four coordinate systems is one tensor: given in any of them it is found in the others by pulling back, "
+    "and it is the covariance of the scores and the Hessian of KL in either argument.",
+    measure,
+)

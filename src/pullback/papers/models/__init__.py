@@ -1,0 +1,1 @@
+"""Statistical models whose natural gradient is known in another way."""

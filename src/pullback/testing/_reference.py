@@ -1,0 +1,186 @@
+r"""The natural gradient written down naively: dense, in float64, with NumPy, and sharing no code with the fast path.
+
+\[ J = \partial z/\partial\theta, \quad M = \mathrm{blockdiag}(w_i M_i), \quad G = J^\top M J, \quad g = \partial L/\partial\theta, \quad
+   \delta = R^{-1} h(\tilde A^\top \tilde A)\, R^{-\top} g, \quad \tilde A = M^{1/2} J R^{-1}, \quad W = R^\top R . \]
+
+`J` is a Jacobian of the batched model, `M` comes from `metric.apply` on basis vectors, `g` from `jax.grad` of the total loss. It costs what it costs, and it
+knows no grading: for problems of a few dozen numbers, away from saturation.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from .._composite import Composite
+from .._inverse import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
+from .._measure import Mean, Sum, Weights
+from .._types import Covector, Params, Vector
+from ..metric import AbstractLikelihood
+
+
+class Reference(NamedTuple):
+    """What the naive computation says, in float64."""
+
+    vector: Vector
+    """δ, of the structure of the parameters (`None` where they carry a leaf)."""
+    rank: int
+    """The rank of A that the inverse keeps."""
+    matrix: np.ndarray
+    """G, (P, P)."""
+    covector: Covector
+    """g."""
+    value: float
+    """L."""
+    jacobian: np.ndarray
+    """J, (N k, P), sample by sample."""
+    metric: np.ndarray
+    """M, (N k, N k), with the weights of the measure."""
+    spectrum: np.ndarray
+    """The singular values of A in the gauge, largest first."""
+
+
+def reference_natural_gradient(
+    problem: Composite, params: Params, batch: Any = None, inverse: AbstractInverse | None = None, metric_batch: Any = None
+) -> Reference:
+    """The natural gradient, dense and slow, to compare with.
+
+    **Arguments:**
+
+    - `problem`, `params`, `batch`: as for `natural_gradient`.
+    - `inverse`: `MoorePenrose`, `Tikhonov` or `TruncatedRank`, with or without a gauge.
+    - `metric_batch`: what the metric is averaged over, if not over `batch`.
+    """
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            'the reference is computed in float64: jax.config.update("jax_enable_x64", True) before any array is made.'
+        )
+    inverse = MoorePenrose() if inverse is None else inverse
+    params = _double(params)
+    moving, carried = eqx.partition(params, eqx.is_inexact_array)
+    flat, unravel = ravel_pytree(moving)
+    inputs, targets, weights, places = _present(problem, batch)
+
+    def loss(flat):
+        return _total(problem, eqx.combine(unravel(flat), carried), inputs, targets, weights)
+
+    value, g = jax.value_and_grad(loss)(flat)
+    if metric_batch is not None:
+        inputs, targets, weights, places = _present(problem, metric_batch)
+
+    def outputs(flat):
+        z = eqx.filter(_outputs(problem, eqx.combine(unravel(flat), carried), inputs), eqx.is_inexact_array)
+        return jnp.concatenate([x.reshape(len(places), -1) for x in jax.tree.leaves(z)], axis=1).ravel()
+
+    jacobian = np.asarray(jax.jacfwd(outputs)(flat))
+    metric = _dense_metric(problem, _outputs(problem, params, inputs), targets, weights, places)
+    gauge = np.linalg.cholesky(_dense_gauge(inverse.gauge, flat.size))
+    delta, rank, spectrum = _solve(_square_root(metric) @ jacobian, np.asarray(g), inverse, gauge)
+    matrix = jacobian.T @ metric @ jacobian
+    return Reference(unravel(jnp.asarray(delta)), rank, matrix, unravel(g), float(value), jacobian, metric, spectrum)
+
+
+def _double(tree: Any) -> Any:
+    def one(x):
+        x = jnp.asarray(x) if isinstance(x, np.ndarray) else x
+        return x.astype(jnp.float64) if eqx.is_inexact_array(x) else x
+
+    return jax.tree.map(one, tree)
+
+
+def _present(problem: Composite, batch: Any) -> tuple[Any, Any, Any, list[int]]:
+    """Inputs and targets of the samples that are there, their weights, and their places in the batch."""
+    if batch is None:
+        return None, None, None, [0]
+    inputs, targets = (*_double(tuple(batch)), None)[:2]
+    count = next(x.shape[0] for x in jax.tree.leaves(inputs) if eqx.is_array(x))
+    if isinstance(problem.measure, Weights):
+        weights = np.asarray(problem.measure.values, float)
+    else:
+        weights = np.full(count, {Mean: 1 / count, Sum: 1.0}[type(problem.measure)])
+    places = [i for i in range(count) if weights[i] > 0 or problem.coupled]
+    take = lambda x: x[np.asarray(places)] if eqx.is_array(x) else x
+    return jax.tree.map(take, inputs), jax.tree.map(take, targets), weights[places], places
+
+
+def _outputs(problem: Composite, params: Any, inputs: Any) -> Any:
+    return problem.model(params) if inputs is None else problem.model(params, inputs)
+
+
+def _total(problem: Composite, params: Any, inputs: Any, targets: Any, weights: Any) -> Any:
+    z = _outputs(problem, params, inputs)
+    if problem.loss is None:
+        assert isinstance(problem.metric, AbstractLikelihood)
+        values = []
+        for i in range(len(weights)):
+            take = lambda x, i=i: x[i] if eqx.is_array(x) else x
+            values.append(problem.metric.negative_log_likelihood(jax.tree.map(take, z), jax.tree.map(take, targets)))
+        values = jnp.stack(values)
+    else:
+        values = problem.loss(z) if targets is None else problem.loss(z, targets)
+    return values if values.ndim == 0 else jnp.sum(jnp.asarray(weights) * values)
+
+
+def _dense_metric(problem: Composite, z: Any, targets: Any, weights: Any, places: list[int]) -> np.ndarray:
+    if weights is None:
+        return _basis(problem.metric.observe(None, jnp.asarray(0)), z)
+    if problem.metric.couples_samples:
+        return _basis(problem.metric.weigh(jnp.asarray(weights)), z)
+    blocks = []
+    for i, place in enumerate(places):
+        take = lambda x, i=i: x[i] if eqx.is_array(x) else x
+        metric = problem.metric.observe(jax.tree.map(take, targets), jnp.asarray(place))
+        blocks.append(weights[i] * _basis(metric, jax.tree.map(take, z)))
+    size = blocks[0].shape[0]
+    dense = np.zeros((len(places), size, len(places), size))
+    for i, block in enumerate(blocks):
+        dense[i, :, i, :] = block
+    return dense.reshape(len(places) * size, len(places) * size)
+
+
+def _basis(metric: Any, z: Any) -> np.ndarray:
+    """M(z) as a matrix on the ravelled floating leaves."""
+    flat, unravel = ravel_pytree(eqx.filter(z, eqx.is_inexact_array))
+    columns = jax.vmap(lambda e: ravel_pytree(metric.apply(z, unravel(e)))[0])(jnp.eye(flat.size))
+    return np.asarray(columns).T
+
+
+def _square_root(metric: np.ndarray) -> np.ndarray:
+    """M^{1/2}, eigenvalues at the level of rounding being zero."""
+    values, vectors = np.linalg.eigh((metric + metric.T) / 2)
+    noise = 10 * len(values) * np.finfo(float).eps * values[-1]
+    return (vectors * np.sqrt(np.where(values > noise, values, 0.0))) @ vectors.T
+
+
+def _dense_gauge(gauge: Any, size: int) -> np.ndarray:
+    if gauge is None:
+        return np.eye(size)
+    if hasattr(gauge, "as_matrix") or hasattr(gauge, "matrix"):
+        return np.asarray(gauge.as_matrix() if hasattr(gauge, "as_matrix") else gauge.matrix(), float)
+    if np.shape(gauge) == (size, size):
+        return np.asarray(gauge, float)
+    flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(gauge)])
+    return np.diag(np.broadcast_to(flat, size))
+
+
+def _solve(a: np.ndarray, g: np.ndarray, inverse: AbstractInverse, cholesky: np.ndarray) -> tuple[np.ndarray, int, np.ndarray]:
+    """δ, the rank and the singular values; W = C Cᵀ, so R⁻¹ = C⁻ᵀ."""
+    rows, g = np.linalg.solve(cholesky, a.T).T, np.linalg.solve(cholesky, g)
+    _, s, vt = np.linalg.svd(rows, full_matrices=True)
+    s = np.concatenate([s, np.zeros(vt.shape[0] - s.size)])
+    zero = max(a.shape) * np.finfo(float).eps * s[0]
+    if isinstance(inverse, MoorePenrose) and inverse.rtol is not None:
+        zero = float(inverse.rtol) * s[0]
+    kept = s > zero
+    if isinstance(inverse, TruncatedRank):
+        kept &= np.arange(s.size) < inverse.k
+    if isinstance(inverse, Tikhonov):
+        h = 1 / (s**2 + float(inverse.damping))
+    elif isinstance(inverse, MoorePenrose | TruncatedRank):
+        h = np.where(kept, 1 / np.where(kept, s, 1.0) ** 2, 0.0)
+    else:
+        raise ValueError(f"no reference for {type(inverse).__name__}: MoorePenrose, Tikhonov and TruncatedRank are known.")
+    return np.linalg.solve(cholesky.T, vt.T @ (h * (vt @ g))), int(kept.sum()), s[: min(a.shape)]
