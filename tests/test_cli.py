@@ -49,7 +49,7 @@ def reproduce(monkeypatch, tmp_path):
 def test_all_that_holds_is_printed_and_written(reproduce, tmp_path):
     result = reproduce([GOOD])
     assert result.exit_code == 0, result.output
-    assert re.search(r"good +error +1e-12 +1e-09 +yes", result.output)
+    assert re.search(r"good +error +1e-12 +≤ 1e-09 +yes", result.output)
     assert "1 of 1 examples hold (2 measured numbers" in result.output
     assert result.output.rstrip().endswith("index.html")
     written = json.loads((tmp_path / "report/results.json").read_text())

@@ -115,7 +115,9 @@ class Composite(eqx.Module):
         if self.loss is None:
             assert isinstance(self.metric, AbstractLikelihood)
             if batch.inputs is None:
-                raise ValueError("loss was left out, but a model without data has no targets: Composite(model, loss=lambda z: ...).")
+                raise ValueError(
+                    "loss was left out, but a model without data has no targets: Composite(model, loss=lambda z: ...)."
+                )
             if batch.targets is None:
                 raise ValueError("loss was left out, so the batch must have targets: batch=(inputs, targets).")
             return self.measure.total(jax.vmap(self.metric.negative_log_likelihood)(outputs, batch.targets))
@@ -176,32 +178,42 @@ def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
     """
     refuse_complex(batch.inputs, "batch inputs")
     refuse_complex(batch.targets, "batch targets")
+    count = _count(batch)
     outputs = eqx.filter_eval_shape(problem.outputs, params, batch.inputs)
     moving = [x for x in jax.tree.leaves(outputs) if isinstance(x, jax.ShapeDtypeStruct)]
     if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in moving):
-        raise ValueError("the outputs of the model are complex: return real and imaginary parts, e.g. jnp.stack([z.real, z.imag], -1).")
+        raise ValueError(
+            "the outputs of the model are complex: return real and imaginary parts, e.g. jnp.stack([z.real, z.imag], -1)."
+        )
     if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in moving):
         raise ValueError("the model returns no floating array: nothing to differentiate.")
-    if batch.inputs is None:
-        if batch.targets is not None:
-            raise ValueError("targets without inputs: batch=(inputs, targets), or close over the targets in the loss.")
+    if count is None:
         return
-    counts = {x.shape[0] if x.ndim else None for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x)}
-    if len(counts) != 1 or None in counts:
-        raise ValueError(f"the inputs must be arrays with one common leading sample axis, got leading axes {sorted(map(str, counts))}.")
-    (count,) = counts
-    if count == 0:
-        raise ValueError("the batch is empty (0 samples).")
     bad = [x.shape for x in moving if x.ndim == 0 or x.shape[0] != count]
     if bad:
         raise ValueError(
             f"the leading axis of every output must be the sample axis, {count} samples, got output shapes {bad}. "
             "A model of one sample is batched by jax.vmap: model=lambda params, x: jax.vmap(f, (None, 0))(params, x)."
         )
+    problem.measure.weights(count, jnp.result_type(float))
+
+
+def _count(batch: Batch) -> int | None:
+    """The number of samples of a batch, `None` without data."""
+    if batch.inputs is None:
+        if batch.targets is not None:
+            raise ValueError("targets without inputs: batch=(inputs, targets), or close over the targets in the loss.")
+        return None
+    counts = [x.shape[0] if x.ndim else None for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x)]
+    if not counts or counts[0] is None or any(count != counts[0] for count in counts):
+        raise ValueError(f"the inputs must be arrays with one common leading sample axis, got leading axes {counts}.")
+    count = int(counts[0])
+    if count == 0:
+        raise ValueError("the batch is empty (0 samples).")
     for leaf in jax.tree.leaves(batch.targets):
         if eqx.is_array(leaf) and (leaf.ndim == 0 or leaf.shape[0] != count):
             raise ValueError(f"targets have shape {leaf.shape}, but the inputs have {count} samples.")
-    problem.measure.weights(count, jnp.result_type(float))
+    return count
 
 
 def sample_count(outputs: Outputs) -> int:

@@ -30,7 +30,7 @@ class Stats(eqx.Module):
     """The residual of the normal equations, recomputed from the solution with products of A, relative to the covector."""
     fallback: Array
     """Whether a Cholesky factorisation failed its test and eigenvectors took its place."""
-    graded: bool = eqx.field(static=True)
+    graded: Array
     """Whether rank and cut-off are those of the rows without their grading (a saturating family, undamped)."""
     solver: str = eqx.field(static=True)
     """The solver that ran."""
@@ -45,7 +45,7 @@ class Stats(eqx.Module):
     def __str__(self) -> str:
         m, p = self.shape
         lines = [
-            f"solver          {self.solver}, A is {m} x {p}" + (" (rank and cut-off of the ungraded rows)" if self.graded else ""),
+            f"solver          {self.solver}, A is {m} x {p}" + (" (rank and cut-off of the ungraded rows)" if bool(self.graded) else ""),
             f"rank            {int(self.rank) if int(self.rank) >= 0 else 'not computed by this solver'}",
             f"singular values {self.largest:.3e} ... {self.smallest:.3e}, cut-off {self.cutoff:.1e}, condition {self.condition:.1e}",
             f"in range        outputs {self.output_share:.6f}, tangent {self.tangent_share:.6f}, covector {self.covector_share:.6f}",

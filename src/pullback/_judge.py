@@ -112,11 +112,12 @@ def judge(evidence: Evidence, factorised: Factorised, stats: Stats, check: bool)
         (~factorised.operator.gauge.valid, RESULTS.bad_gauge),
         (~all_finite(evidence.covector), RESULTS.nonfinite_jacobian),
         (_saturated(evidence) if _underflow_matters(problem, factorised.inverse) else jnp.asarray(False), RESULTS.saturated),
+        (_dropped(metric, factorised.inverse, stats), RESULTS.unresolved),
         (~all_finite(evidence.vector), RESULTS.nonfinite_vector),
         (krylov & ~(stats.residual <= jnp.sqrt(jnp.finfo(metric.dtype).eps)), RESULTS.unconverged),
         (stats.rank == 0, RESULTS.rank_zero),
     ]
-    result = RESULTS.successful
+    result: Any = RESULTS.successful
     for bad, code in reversed(verdicts):
         result = RESULTS.where(bad, code, result)
     return result
@@ -153,6 +154,17 @@ def _saturated(evidence: Evidence) -> Array:
         return jnp.asarray(False)
     log_scale = evidence.metric.root.log_scale
     return jnp.any(evidence.metric.active & (2 * log_scale < jnp.log(jnp.finfo(log_scale.dtype).tiny)))
+
+
+def _dropped(metric: PullbackMetric, inverse: AbstractInverse, stats: Stats) -> Array:
+    """Whether the numerical zero of a solver that works on A as a whole hides rows of a saturated model."""
+    if not (metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None):
+        return jnp.asarray(False)
+    top = jnp.max(jnp.where(metric.active, metric.log_scale, -jnp.inf), initial=-jnp.inf)
+    # A solver that knows no cut-off (matrix-free) resolves half of the digits.
+    resolution = jnp.where(stats.cutoff > 0, jnp.log(stats.cutoff), top + jnp.log(jnp.finfo(metric.dtype).eps) / 2)
+    light = jnp.any(metric.active & (metric.log_scale < resolution))
+    return light & ~stats.graded & (stats.rank < min(metric.rows, metric.size))
 
 
 def raise_failure(result: RESULTS, problem: Composite, params: Params, batch: Batch, metric_batch: Batch | None) -> None:

@@ -76,7 +76,9 @@ class Weights(AbstractMeasure):
         """
         values = jnp.asarray(values)
         if values.ndim != 1 or not jnp.issubdtype(values.dtype, jnp.floating):
-            raise ValueError(f"Weights takes a 1-D floating array, one weight a sample, got {values.dtype} of shape {values.shape}.")
+            raise ValueError(
+                f"Weights takes a 1-D floating array, one weight a sample, got {values.dtype} of shape {values.shape}."
+            )
         if not isinstance(values, jax.core.Tracer) and not np.all(np.isfinite(values) & (np.asarray(values) >= 0)):
             raise ValueError("Weights must be finite and >= 0; to leave a sample out give it the weight 0.")
         self.values = values

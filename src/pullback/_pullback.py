@@ -329,7 +329,9 @@ def at_point(problem: Composite, params: Params, batch: Batch, inverse: Any, sol
         weights = problem.measure.weights(count, like.dtype)
         if not problem.coupled:
             batch = present(batch, weights)
-    linear = linearise(lambda flat: problem.outputs(eqx.combine(like.unravel(flat), carried), batch.inputs), like.ravel(params), like)
+    linear = linearise(
+        lambda flat: problem.outputs(eqx.combine(like.unravel(flat), carried), batch.inputs), like.ravel(params), like
+    )
     root = _root(problem, linear.outputs, batch, weights)
     dtype = jnp.promote_types(like.dtype, linear.like.dtype)
     log_scale = root.log_scale.astype(dtype)

@@ -3,10 +3,12 @@
 import lineax as lx
 
 
-class RESULTS(lx.RESULTS):
+class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.Enumeration, which may be extended)
     """The outcome of a solve. Extends `lineax.RESULTS`, so that the messages of an inner solver survive."""
 
-    rank_zero = "The pullback metric is zero at this point: no direction changes the outputs. The natural gradient is the zero vector."
+    rank_zero = (
+        "The pullback metric is zero at this point: no direction changes the outputs. The natural gradient is the zero vector."
+    )
     nonfinite_params = "`params` contains a NaN or an infinity."
     nonfinite_batch = (
         "`batch` contains a NaN or an infinity. Give the sample weight zero (`measure=pullback.Weights(...)`) to leave it out."
@@ -19,6 +21,10 @@ class RESULTS(lx.RESULTS):
     unconverged = (
         "The matrix-free solver did not reach the solution: the recomputed residual (`stats.residual`) is above sqrt(eps). Use "
         "`solver=pullback.solver.SVD()`, damp with `inverse=Tikhonov(...)`, or allow more `max_steps`."
+    )
+    unresolved = (
+        "Some samples are saturated: their rows of A lie below what this solver resolves (`stats.cutoff`), and would be dropped. Use "
+        "`solver=pullback.solver.SVD()`, which keeps them, or damp: `inverse=Tikhonov(...)`."
     )
     bad_gauge = "`gauge` is not positive definite: a weighted Moore-Penrose inverse needs an inner product on the parameters."
     coupled_samples = (

@@ -4,6 +4,7 @@ A model is a map `Params -> Outputs`. At a point it has a tangent map (the Jacob
 parameters forward to an `OutputVector`, and whose transpose pulls an `OutputCovector` back to a `Covector`. Vectors and
 covectors are pytrees of the structure of the point they live at; leaves that are not floating arrays are `None` there.
 """
+# pyright: reportUndefinedVariable=false
 
 from typing import Any, TypeAlias
 

@@ -32,8 +32,8 @@ def reproduce(
 
     from ._report import page, run, show
 
-    examples = _chosen(names)
     _float64()
+    examples = _chosen(names)
     terminal = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:

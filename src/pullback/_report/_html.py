@@ -38,9 +38,11 @@ footer { margin-top: 2rem; }
 @media (max-width: 36rem) {
   body { padding: 1.2rem .8rem 3rem; }
   thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
-  tbody tr { display: grid; grid-template-columns: auto 1fr auto; gap: 0 1.1rem; border-top: 1px solid var(--line); padding: .5rem 0; }
+  table, tbody { display: block; }
+  tbody tr { display: flex; flex-wrap: wrap; gap: 0 1rem; border-top: 1px solid var(--line); padding: .5rem 0; }
   td, td:last-child { border: 0; padding: 0; width: auto; }
-  td:first-child { grid-column: 1 / -1; }
+  td:first-child { flex: 0 0 100%; overflow-wrap: anywhere; }
+  td:last-child { margin-left: auto; }
   td.number { text-align: left; width: auto; }
   td.number::before { content: attr(data-label) " "; color: var(--soft); }
 }
@@ -48,6 +50,15 @@ footer { margin-top: 2rem; }
 """
 
 TITLE = "pullback: what was run, and what holds"
+INTRODUCTION = (
+    "Each example states a claim, measures it in float64, and holds the number against a bound: ≤ for an error, ≥ for a difference that must "
+    "be there. A control is a formula that is known to be wrong, and must be caught."
+)
+NOTATION = (
+    "Notation: θ or ξ parameters, z outputs, J = ∂z/∂θ, c = dL = ∂L/∂z, g = Jᵀc the gradient; M the metric on the outputs, G = JᵀMJ the same "
+    "on the parameters, G⁺ its Moore-Penrose inverse; M⁻¹c the ambient gradient, Π the projection on the motions that the model can make; "
+    "δ = G⁺g the natural gradient, Jδ its pushforward. Differences of vectors and matrices are relative."
+)
 
 
 def page(report: Report) -> str:
@@ -72,7 +83,8 @@ def page(report: Report) -> str:
 </head>
 <body>
 <h1>{TITLE}</h1>
-<p class="soft">Each example states a claim, measures it in float64, and holds the number against a bound.</p>
+<p class="soft">{INTRODUCTION}</p>
+<p class="soft">{NOTATION}</p>
 <p class="verdict {_tone(report.holds)}">{escape(report.verdict)}</p>
 <nav aria-label="Examples">{links}</nav>
 <main>
@@ -98,7 +110,7 @@ def _section(outcome: Outcome) -> str:
 
 
 def _row(row: Row) -> str:
-    measured, bound = escape(number(row.measured)), escape(number(row.bound))
+    measured, bound = escape(number(row.measured)), escape(f"{row.relation} {number(row.bound)}")
     badge = f'<span class="badge {_tone(row.holds)}">{"yes" if row.holds else "no"}</span>'
     return (
         f'<tr><td>{escape(row.label)}</td><td class="number" data-label="measured">{measured}</td>'

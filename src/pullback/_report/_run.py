@@ -44,6 +44,13 @@ class Row:
     bound: float
     holds: bool
 
+    @property
+    def relation(self) -> str:
+        """How the measured number is held against the bound: a row is one of `measured ≤ bound`, `= bound`, `≥ bound`."""
+        if self.measured == self.bound:
+            return "="
+        return "≤" if (self.measured < self.bound) == self.holds else "≥"
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:

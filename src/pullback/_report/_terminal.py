@@ -36,7 +36,7 @@ def show(report: Report, console: Console) -> None:
         name = escape(outcome.name)
         for row in outcome.rows:
             verdict = "[green]yes[/]" if row.holds else "[bold red]NO[/]"
-            table.add_row(name, escape(row.label), number(row.measured), number(row.bound), verdict)
+            table.add_row(name, escape(row.label), number(row.measured), f"{row.relation} {number(row.bound)}", verdict)
             name = ""
         if outcome.error is not None:
             table.add_row(name, f"[red]{escape(outcome.error.strip().splitlines()[-1])}[/]", "", "", "[bold red]ERROR[/]")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 from ._base import AbstractMetric
 
@@ -16,7 +16,7 @@ def is_concrete(value: Any) -> bool:
 
     - `value`: a number or an array.
     """
-    return not isinstance(value, jax.core.Tracer)
+    return not isinstance(value, Tracer)
 
 
 def require_callable(value: Any, argument: str, example: str) -> None:

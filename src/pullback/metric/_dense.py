@@ -71,8 +71,8 @@ def describe(matrix: Float[Array, "k k"], what: str, cure: str) -> str:
     - `what`: what it is.
     - `cure`: what to do about it.
     """
-    matrix = np.asarray(matrix)
-    if not np.all(np.isfinite(matrix)):
-        return f"{what} is not finite: {np.sum(~np.isfinite(matrix))} of its {matrix.size} entries are NaN or infinite."
-    values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
+    entries = np.asarray(matrix)
+    if not np.all(np.isfinite(entries)):
+        return f"{what} is not finite: {np.sum(~np.isfinite(entries))} of its {entries.size} entries are NaN or infinite."
+    values = np.linalg.eigvalsh((entries + entries.T) / 2)
     return f"{what} is not positive semi-definite: its eigenvalues go from {values[0]:.6g} to {values[-1]:.6g}. {cure}"

@@ -48,6 +48,11 @@ def _project(like: Structure, keep: Array, tree: Any) -> Any:
     return like.unravel(jnp.where(keep, like.ravel(tree), 0.0))
 
 
+def _inverse(root: AbstractRoot, keep: Array, like: Structure) -> Float[Array, "q k"]:
+    """(E S)⁺."""
+    return jnp.linalg.pinv(jnp.where(keep[:, None], dense_factor(root, like), 0.0))
+
+
 class Masked(AbstractMetric):
     """A metric on the entries of the outputs where the mask is `True`; the others are absent from it.
 
@@ -119,8 +124,7 @@ class Masked(AbstractMetric):
     def root(self, z):
         like, keep, commutes = self._read(z)
         root = self.metric.root(z)
-        inverse = None if commutes else jnp.linalg.pinv(jnp.where(keep[:, None], dense_factor(root, like), 0.0))
-        return MaskedRoot(root.log_scale, root, keep, inverse, like)
+        return MaskedRoot(root.log_scale, root, keep, None if commutes else _inverse(root, keep, like), like)
 
     def apply(self, z, v):
         like, keep, _ = self._read(z)
@@ -130,7 +134,7 @@ class Masked(AbstractMetric):
         like, keep, commutes = self._read(z)
         if commutes:
             return _project(like, keep, self.metric.sharp(z, _project(like, keep, c)))
-        inverse = self.root(z).inverse
+        inverse = _inverse(self.metric.root(z), keep, like)
         return like.unravel(inverse.T @ (inverse @ like.ravel(c)))
 
     def divergence(self, u, z):

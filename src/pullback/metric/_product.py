@@ -59,8 +59,9 @@ class AbstractProduct(AbstractMetric):
     @property
     def event_ndim(self) -> int | None:
         """The largest among the metrics."""
-        every = [metric.event_ndim for metric in _flatten(self.metrics)[0]]
-        return None if None in every else max(every)
+        metrics = _flatten(self.metrics)[0]
+        known = [metric.event_ndim for metric in metrics if metric.event_ndim is not None]
+        return max(known) if len(known) == len(metrics) else None
 
     @property
     def has_divergence(self):

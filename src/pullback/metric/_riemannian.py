@@ -47,9 +47,9 @@ class Riemannian(AbstractMatrixMetric):
         return matrix.astype(like.dtype)
 
     def complaint(self, z):
-        matrix = np.asarray(self._given(z))
+        matrix = self._given(z)
         asymmetry, size = _asymmetry(matrix)
-        if np.all(np.isfinite(matrix)) and asymmetry > np.sqrt(np.finfo(matrix.dtype).eps) * size:
+        if np.all(np.isfinite(matrix)) and asymmetry > np.sqrt(jnp.finfo(matrix.dtype).eps) * size:
             return (
                 f"Riemannian(matrix_fn=...) is not symmetric at these outputs: max |M - Mᵀ| = {float(asymmetry):.6g} where "
                 f"max |M| = {float(size):.6g}."

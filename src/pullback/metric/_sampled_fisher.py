@@ -60,4 +60,4 @@ class SampledFisher(AbstractFactorMetric):
         return jax.vmap(score)(jax.random.split(key, self.draws)).T / jnp.sqrt(jnp.asarray(self.draws, like.dtype))
 
     def observe(self, targets, index):
-        return SampledFisher(self.family.observe(targets, index), self.key, self.draws, index)
+        return SampledFisher(self.family, self.key, self.draws, index)

@@ -70,8 +70,8 @@ class Sum(AbstractMetric):
     @property
     def event_ndim(self) -> int | None:
         """The largest among the metrics."""
-        every = [metric.event_ndim for metric in self.metrics]
-        return None if None in every else max(every)
+        known = [metric.event_ndim for metric in self.metrics if metric.event_ndim is not None]
+        return max(known) if len(known) == len(self.metrics) else None
 
     @property
     def has_divergence(self):

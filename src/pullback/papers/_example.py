@@ -41,7 +41,9 @@ class Example:
     def run(self) -> Iterator[Row]:
         """The rows, one at a time. Float64 must have been switched on."""
         if jnp.result_type(float) != jnp.float64:
-            raise RuntimeError('the examples are measured in float64: jax.config.update("jax_enable_x64", True) before any array is made.')
+            raise RuntimeError(
+                'the examples are measured in float64: jax.config.update("jax_enable_x64", True) before any array is made.'
+            )
         yield from self.measure()
 
 

@@ -2,7 +2,8 @@ r"""`Auto`: the solver by the shape (m, P) of \(A\), with its reason.
 
 The rule, with n = min(m, P):
 
-1. A fits in memory and n ≤ 3000 (n ≤ 300 if damped): `SVD`, which does not square the condition number and reports the rank;
+1. A fits in memory and m P n ≤ 5·10⁹ (10⁸ if damped), some seconds of work: `SVD`, which does not square the condition number and
+   reports the rank;
 2. the n × n matrix and (for m < P) A fit in memory: `Dual` if m < P, else `Primal`;
 3. otherwise `Krylov`, O(m + P).
 """
@@ -19,7 +20,7 @@ from ._krylov import Krylov
 from ._primal import Primal
 from ._svd import SVD
 
-SVD_LIMIT, DAMPED_SVD_LIMIT = 3000, 300
+SVD_WORK, DAMPED_SVD_WORK = 5 * 10**9, 10**8
 
 
 class Choice(NamedTuple):
@@ -52,10 +53,10 @@ class Auto(AbstractSolver):
         n, dense, gram = min(rows, size), rows * size * item, min(rows, size) ** 2 * item
         shape = f"A is {rows} x {size}"
         damped = isinstance(inverse, Tikhonov)
-        limit = DAMPED_SVD_LIMIT if damped else SVD_LIMIT
-        if n <= limit and dense <= self.memory:
+        limit = DAMPED_SVD_WORK if damped else SVD_WORK
+        if rows * size * n <= limit and dense <= self.memory:
             kind = "damped" if damped else "undamped"
-            return Choice(SVD(), f"{shape}: {kind} and min(m, P) = {n} <= {limit}, so the SVD of A, which squares no condition number")
+            return Choice(SVD(), f"{shape}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, which squares no condition number")
         if rows < size and dense + gram <= self.memory:
             return Choice(Dual(), f"{shape}: more parameters than rows, so the {rows} x {rows} kernel")
         if rows >= size and gram <= self.memory:

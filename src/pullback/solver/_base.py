@@ -85,7 +85,7 @@ class Spectrum(eqx.Module):
     cutoff: Scalar
     fallback: Array
     """Whether a Cholesky factorisation failed its test and an eigendecomposition took its place."""
-    graded: bool = eqx.field(static=True, default=False)
+    graded: Array
     """Whether these are the singular values of the rows without their grading."""
 
     @staticmethod
@@ -103,7 +103,7 @@ class Spectrum(eqx.Module):
         smallest = jnp.min(jnp.where(kept, s, largest), initial=jnp.inf)
         rank = jnp.sum(kept, dtype=jnp.int32)
         smallest = jnp.where(rank > 0, smallest, 0.0)
-        return Spectrum(rank, largest, smallest, jnp.asarray(cutoff, s.dtype), jnp.asarray(False), graded)
+        return Spectrum(rank, largest, smallest, jnp.asarray(cutoff, s.dtype), jnp.asarray(False), jnp.asarray(graded))
 
     @staticmethod
     def unknown(dtype: Any, fallback: Array | bool = False) -> "Spectrum":
@@ -115,7 +115,7 @@ class Spectrum(eqx.Module):
         - `fallback`: whether the factorisation had to fall back.
         """
         nan = jnp.asarray(jnp.nan, dtype)
-        return Spectrum(jnp.asarray(-1, jnp.int32), nan, nan, jnp.zeros((), dtype), jnp.asarray(fallback))
+        return Spectrum(jnp.asarray(-1, jnp.int32), nan, nan, jnp.zeros((), dtype), jnp.asarray(fallback), jnp.asarray(False))
 
 
 class AbstractFactors(eqx.Module):

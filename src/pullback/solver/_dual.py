@@ -5,6 +5,7 @@ r"""`Dual`: the m × m kernel \(K = AA^\top\). For more parameters than rows of 
 Metrics that saturate: if \(\hat K = \hat A\hat A^\top\) has full rank the weights cancel, \(A^+ r = \hat A^\top \hat K^{-1} \hat r\), and \(\hat K\) is what is factorised.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -89,6 +90,7 @@ class Dual(AbstractSolver):
             scale = jnp.where(full, 1.0, grading)
             rows = scale[:, None] * unit
             gram = jax.lax.cond(full, lambda _: plain, lambda a: eigen(a @ a.T, operator.shape, inverse), rows)
+            gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
             factors = DualFactors(rows, scale, grading, gram, zero)
         else:
             rows = grading[:, None] * unit

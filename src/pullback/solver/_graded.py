@@ -6,7 +6,7 @@ those of \(\hat A = \hat U \hat S V^\top\) (the same in exact arithmetic, \(D\) 
 - \(y = \hat S^{-1}\hat U^\top \hat r\) if \(\hat A\) has full row rank: the weights cancel, \(A^+ r = \hat A^+ \hat r\);
 - otherwise \(y\) minimises \(\|D(B y - \hat r)\|\), where \(B = \hat U \hat S\) has full column rank, from a factorisation \(DB = L U\).
 
-While the weights span less than 1000, \(LU\) is LAPACK's QR decomposition with pivoting. Beyond, orthogonal factors fail: where heavy rows depend on each
+While the weights span less than 1000, \(LU\) is LAPACK's QR decomposition. Beyond, orthogonal factors fail: where heavy rows depend on each
 other (repeated samples, more confident samples than features), they keep a remainder of order \((d_{light}/d_{heavy})^2\), far below rounding, whose
 product with the heavy residual is what the light rows have to say. Elimination with complete pivoting (Peters and Wilkinson, 1970) makes that
 remainder exactly zero. \(L\) has a unit diagonal and entries at most 1, heavy rows have none in the columns of light pivots, and
@@ -22,7 +22,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve, qr, solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int
 
 from .._inverse import AbstractInverse
@@ -96,8 +96,9 @@ def graded_factors(rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inv
     - `inverse`: for its cut-off.
     """
     active = log_scale > -jnp.inf
-    u, s, vt = jnp.linalg.svd(rows, full_matrices=False)
-    cutoff = inverse.cutoff(s[0], rows.shape)
+    shape = (rows.shape[0], rows.shape[1])
+    u, s, vt = thin_svd(rows)
+    cutoff = inverse.cutoff(s[0], shape)
     kept = inverse.kept(s, cutoff)
     full = jnp.sum(kept) == jnp.sum(active)
     top = jnp.max(jnp.where(active, log_scale, -jnp.inf))
@@ -106,9 +107,26 @@ def graded_factors(rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inv
     b = weights[:, None] * u * jnp.where(kept, s, 0.0)[None, :]
     spread = top - jnp.min(jnp.where(active, log_scale, jnp.inf))
     which = jnp.where(full, 0, jnp.where(spread < MILD, 1, 2))
-    lower, upper, cholesky, pivots = jax.lax.switch(which, [_nothing, _orthogonal, partial(_elimination, shape=rows.shape)], b)
+    lower, upper, cholesky, pivots = jax.lax.switch(which, [_nothing, _orthogonal, partial(_elimination, shape=shape)], b)
     spectrum = Spectrum.of(s, kept, cutoff, graded=True)
-    return GradedFactors(u, s, vt, kept, full, weights, top, lower, upper, cholesky, pivots, spectrum)
+    return GradedFactors(
+        u=u, s=s, vt=vt, kept=kept, full=full, weights=weights, log_largest=top,
+        lower=lower, upper=upper, cholesky=cholesky, pivots=pivots, spectrum=spectrum,
+    )  # fmt: skip
+
+
+def thin_svd(a: Float[Array, "m P"]) -> tuple[Array, Array, Array]:
+    """U, s, Vᵀ of a matrix; of its transpose if that is the tall one, which LAPACK does more than twice as fast.
+
+    **Arguments:**
+
+    - `a`: any matrix.
+    """
+    if a.shape[0] >= a.shape[1]:
+        u, s, vt = jnp.linalg.svd(a, full_matrices=False)
+        return u, s, vt
+    v, s, ut = jnp.linalg.svd(a.T, full_matrices=False)
+    return ut.T, s, v.T
 
 
 def _nothing(b: Array) -> tuple[Array, Array, Array, Array]:
@@ -118,9 +136,9 @@ def _nothing(b: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _orthogonal(b: Array) -> tuple[Array, Array, Array, Array]:
-    """L = Q, U = R, N = I."""
-    q, r, pivots = qr(b, mode="economic", pivoting=True)
-    return q, jnp.triu(r), jnp.eye(b.shape[1], dtype=b.dtype), pivots.astype(jnp.int32)
+    """L = Q, U = R, N = I. No pivoting: the columns that are not kept are zero, and the last."""
+    q, r = jnp.linalg.qr(b)
+    return q, jnp.triu(r), jnp.eye(b.shape[1], dtype=b.dtype), jnp.arange(b.shape[1], dtype=jnp.int32)
 
 
 def _elimination(b: Float[Array, "m k"], shape: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
@@ -143,7 +161,14 @@ def _elimination(b: Float[Array, "m k"], shape: tuple[int, int]) -> tuple[Array,
         a = jnp.where((free_rows & (left > noise))[:, None] & free_columns[None, :], a, 0.0)
         return a, lower, upper, pivots.at[j].set(column), free_rows, free_columns
 
-    start = (b, jnp.zeros_like(b), jnp.zeros((k, k), b.dtype), jnp.zeros(k, jnp.int32), jnp.full(b.shape[0], True), jnp.full(k, True))
+    start = (
+        b,
+        jnp.zeros_like(b),
+        jnp.zeros((k, k), b.dtype),
+        jnp.zeros(k, jnp.int32),
+        jnp.full(b.shape[0], True),
+        jnp.full(k, True),
+    )
     _, lower, upper, pivots, *_ = jax.lax.fori_loop(0, k, step, start)
     # A dead step has no column of L: one on the diagonal keeps N definite.
     empty = ~jnp.any(lower != 0, axis=0)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .._inverse import MoorePenrose
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, whiten
-from ._graded import graded_factors
+from ._graded import graded_factors, thin_svd
 
 
 class SVDFactors(AbstractFactors):
@@ -49,10 +49,11 @@ class SVD(AbstractSolver):
         rows = operator.unit_rows()
         if metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
             return Factorised(operator, inverse, graded_factors(rows, metric.log_scale, inverse), self.name)
-        u, s, vt = jnp.linalg.svd(operator.scale[:, None] * rows, full_matrices=False)
+        u, s, vt = thin_svd(operator.scale[:, None] * rows)
         cutoff = inverse.cutoff(s[0], operator.shape)
         kept = inverse.kept(s, cutoff)
         kernel = jnp.asarray(inverse.kernel, metric.dtype)
         h = inverse.filter(s, cutoff)
-        factors = SVDFactors(operator.scale, u, s, vt, h, kept, kernel, Spectrum.of(s, kept, cutoff))
+        spectrum = Spectrum.of(s, kept, cutoff)
+        factors = SVDFactors(scale=operator.scale, u=u, s=s, vt=vt, h=h, kept=kept, kernel=kernel, spectrum=spectrum)
         return Factorised(operator, inverse, factors, self.name)

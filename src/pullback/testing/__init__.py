@@ -1,12 +1,12 @@
 """Checks that anyone can run on a metric or a solver of their own, dense references, and problems of known rank."""
 
 from ._metric import check_metric as check_metric
+from ._problems import Example as Example
+from ._problems import Model as Model
 from ._problems import bottleneck as bottleneck
 from ._problems import carried_leaves as carried_leaves
 from ._problems import dead_unit as dead_unit
-from ._problems import Example as Example
 from ._problems import few_parameters as few_parameters
-from ._problems import Model as Model
 from ._problems import prescribed as prescribed
 from ._problems import tanh_mlp as tanh_mlp
 from ._problems import tied_weights as tied_weights

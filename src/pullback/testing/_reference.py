@@ -160,7 +160,7 @@ def _dense_gauge(gauge: Any, size: int) -> np.ndarray:
         return np.eye(size)
     if hasattr(gauge, "as_matrix") or hasattr(gauge, "matrix"):
         return np.asarray(gauge.as_matrix() if hasattr(gauge, "as_matrix") else gauge.matrix(), float)
-    if np.shape(gauge) == (size, size):
+    if eqx.is_array(gauge) and gauge.shape == (size, size):
         return np.asarray(gauge, float)
     flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(gauge)])
     return np.diag(np.broadcast_to(flat, size))

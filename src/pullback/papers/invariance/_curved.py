@@ -1,8 +1,9 @@
-r"""The stage of Theorems 1 and 2: a nonlinear map \(\varphi: \mathbb{R}^6 \to \mathbb{R}^3 \to \mathbb{R}^5\) of rank 3, and on \(\mathbb{R}^5\) a metric that is
-neither Euclidean nor constant, \(M(z) = I + zz^\top + \mathrm{diag}(e^{\sin z})\). The second half, \(u \mapsto \tfrac32 Bu + \tfrac12\sin(Cu)\) with orthonormal columns
-in \(B\) and \(C\), is an immersion.
+r"""The stage of Theorems 1 and 2: a nonlinear map \(\varphi: \mathbb{R}^6 \to \mathbb{R}^3 \to \mathbb{R}^5\) of rank 3, and on
+\(\mathbb{R}^5\) a metric that is neither Euclidean nor constant, \(M(z) = I + zz^\top + \mathrm{diag}(e^{\sin z})\). The second half,
+\(u \mapsto \tfrac32 Bu + \tfrac12\sin(Cu)\) with orthonormal columns in \(B\) and \(C\), is an immersion.
 
-At \(\xi_0 = 0\) the rank falls to 2: there the image is not proper, and the tangent space of the model is larger than the span of the \(\partial_i\).
+At \(\xi_0 = 0\) the rank falls to 2: there the image is not proper, and the tangent space of the model is larger than the span of the
+\(\partial_i\).
 """
 
 import jax.numpy as jnp

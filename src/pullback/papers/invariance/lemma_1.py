@@ -1,11 +1,12 @@
-r"""Lemma 1. Let \(e_1, \dots, e_d\) be any vectors of an inner product space, dependent or not, \(G_{ij} = \langle e_i, e_j\rangle\), and \(X\) any matrix with
-\(GXG = G\). Then for the vector \(v\) that represents the covector \(\omega\),
+r"""Lemma 1. Let \(e_1, \dots, e_d\) be any vectors of an inner product space, dependent or not, \(G_{ij} = \langle e_i, e_j\rangle\), and
+\(X\) any matrix with \(GXG = G\). Then for the vector \(v\) that represents the covector \(\omega\),
 
 \[ \Pi(v) = X^{ij}\,\omega(e_j)\,e_i, \]
 
 \(\Pi\) the orthogonal projection on the span. The coefficients \(X^{ij}\omega(e_j)\) depend on \(X\), the vector does not.
 
-In the proof \(\omega(e_i) = G_{ij}a^j\) holds for the coordinates \(a\) of \(\Pi(v)\); the paper says of \(v\), which has none if it is not in the span.
+In the proof \(\omega(e_i) = G_{ij}a^j\) holds for the coordinates \(a\) of \(\Pi(v)\); the paper says of \(v\), which has none if it is not
+in the span.
 """
 
 from collections.abc import Iterator
@@ -79,9 +80,11 @@ def measure() -> Iterator[Row]:
         worst["coordinates"] = max(worst["coordinates"], distance(g @ coordinates, pulled))
         least["control"] = min(least["control"], distance(e @ np.linalg.solve(g + np.eye(VECTORS), pulled), expected))
 
-    yield at_most(f"G X G = G, {INVERSES} random X for each rank {RANKS[0]} to {RANKS[-1]}: largest relative error", worst["inverse"], 1e-12)
-    yield at_least("they are not symmetric: antisymmetric part, at least", least["asymmetry"], 0.1)
-    yield at_least("coefficients X ω differ from G⁺ω by", least["coefficients"], 0.1)
+    yield at_most(
+        f"G X G = G, {INVERSES} random X for each rank {RANKS[0]} to {RANKS[-1]}: largest relative error", worst["inverse"], 1e-12
+    )
+    yield at_least("X is not symmetric: norm of the antisymmetric part relative to X, smallest", least["asymmetry"], 0.1)
+    yield at_least("the coefficients X ω differ from G⁺ω by, smallest", least["coefficients"], 0.1)
     yield at_most("yet the vector is Π(v): largest error", worst["random"], 1e-11)
     yield at_most("with the Moore-Penrose inverse", worst["pseudo"], 1e-12)
     yield at_most("with pullback.natural_gradient", worst["library"], 1e-12)

@@ -1,10 +1,12 @@
-r"""Theorem 2. The natural parameter gradient is reparametrisation invariant on the model: for \(\psi = \varphi \circ f\) with a diffeomorphism \(f\), \(\xi = f(\theta)\),
+r"""Theorem 2. The natural parameter gradient is reparametrisation invariant on the model: for \(\psi = \varphi \circ f\) with a
+diffeomorphism \(f\), \(\xi = f(\theta)\),
 
 \[ \mathrm{d}\psi_\theta\,\tilde\nabla_\theta L = \mathrm{d}\varphi_\xi\,\tilde\nabla_\xi L. \]
 
-On the parameters it is not (section 3.2): with \(F = \partial f/\partial\theta\) the vectors \(y_\Theta = F\,\tilde\nabla_\theta L\) and \(y_\Xi = \tilde\nabla_\xi L\) differ, by a vector
-that the metric does not see. \(y_\Theta\) is the solution of \(G(\xi)y = \nabla_\xi L\) of least \(\|F^{-1}y\|\), so that (Remark 2) another parametrisation is another inner
-product on the old one, here the gauge \(W = F^{-\top}F^{-1}\). (The paper writes \(F\) for our \(F^\top\).)
+On the parameters it is not (section 3.2): with \(F = \partial f/\partial\theta\) the vectors \(y_\Theta = F\,\tilde\nabla_\theta L\) and
+\(y_\Xi = \tilde\nabla_\xi L\) differ, by a vector that the metric does not see. \(y_\Theta\) is the solution of \(G(\xi)y = \nabla_\xi L\)
+of least \(\|F^{-1}y\|\), so that (Remark 2) another parametrisation is another inner product on the old one, here the gauge
+\(W = F^{-\top}F^{-1}\). (The paper writes \(F\) for our \(F^\top\).)
 """
 
 from collections.abc import Callable, Iterator
@@ -102,7 +104,10 @@ def compare(theta: Array, f: Diffeomorphism) -> dict[str, float]:
     """
     xi = f(theta)
     problem = pb.Composite(phi, loss=loss, metric=METRIC)
-    old, new = pb.natural_gradient(problem, xi), pb.natural_gradient(pb.Composite(Composition(phi, f), loss=loss, metric=METRIC), theta)
+    old, new = (
+        pb.natural_gradient(problem, xi),
+        pb.natural_gradient(pb.Composite(Composition(phi, f), loss=loss, metric=METRIC), theta),
+    )
     tangent = np.asarray(_jacobian(f, theta))
     back = np.linalg.inv(tangent)
     gauged = pb.natural_gradient(problem, xi, inverse=pb.MoorePenrose(gauge=jnp.asarray(back.T @ back)))
@@ -141,14 +146,20 @@ def measure() -> Iterator[Row]:
         found[kind] = [compare(*_change(rng, point(rng), bend)) for _ in range(TRIALS)]
     both = found["affine"] + found["nonlinear"]
 
-    yield at_most(f"pushforwards, {TRIALS} affine changes of parameters: largest difference", _worst(found["affine"], "model"), 1e-11)
+    yield at_most(
+        f"pushforwards, {TRIALS} affine changes of parameters: largest difference", _worst(found["affine"], "model"), 1e-11
+    )
     yield at_most(f"pushforwards, {TRIALS} nonlinear changes of parameters", _worst(found["nonlinear"], "model"), 1e-11)
-    yield at_least("on the parameters the vectors differ by, at least", min(one["parameters"] for one in both), 0.02)
+    yield at_least("on the parameters the vectors y_Θ and y_Ξ differ by, smallest", min(one["parameters"] for one in both), 0.02)
     yield at_most("what the metric sees of that difference, (39)", _worst(both, "unseen"), 1e-11)
     yield at_most("covectors pull back: ∇_θ L = Fᵀ ∇_ξ L, (27)", _worst(both, "covector"), 1e-12)
     yield at_most("y_Θ is the solution of least ‖F⁻¹y‖, (33)", _worst(both, "least"), 1e-10)
     yield at_most("Remark 2: the gauge F⁻ᵀF⁻¹ on the old parameters gives y_Θ", _worst(both, "gauge"), 1e-10)
-    yield at_most("not overparametrised: the vectors agree on the parameters too", proper(*_change(rng, rng.standard_normal(INNER), 0.8)), 1e-11)
+    yield at_most(
+        "not overparametrised: the vectors agree on the parameters too",
+        proper(*_change(rng, rng.standard_normal(INNER), 0.8)),
+        1e-11,
+    )
 
 
 def _change(rng: np.random.Generator, xi: np.ndarray, bend: float) -> tuple[Array, Diffeomorphism]:

@@ -1,6 +1,8 @@
-r"""The true Fisher matrix of a network is its Gauss-Newton matrix, for a likelihood in natural parameters; the empirical Fisher matrix is not.
+r"""The true Fisher matrix of a network is its Gauss-Newton matrix, for a likelihood in natural parameters; the empirical Fisher matrix is
+not.
 
-\[ \mathbb{E}_{t \sim p(\cdot|z)}[\nabla_w\ell\,\nabla_w\ell^\top] = J^\top\,\nabla^2_z\ell\,J \ne \nabla_w\ell_i\,\nabla_w\ell_i^\top \text{ averaged over the training targets}. \]
+\[ \mathbb{E}_{t \sim p(\cdot|z)}[\nabla_w\ell\,\nabla_w\ell^\top] = J^\top\,\nabla^2_z\ell\,J
+\ne \nabla_w\ell_i\,\nabla_w\ell_i^\top \text{ averaged over the training targets}. \]
 """
 
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 import pullback as pb
@@ -37,7 +40,7 @@ def fishers(params: tuple, x: Float[Array, "N 2"], y: Array) -> tuple[Array, Arr
     - `x`: inputs.
     - `y`: training targets.
     """
-    flat, unravel = jax.flatten_util.ravel_pytree(params)
+    flat, unravel = ravel_pytree(params)
     log_p = lambda w, x: jax.nn.log_softmax(network(unravel(w), x[None])[0])
     scores = jax.vmap(jax.jacrev(log_p), (None, 0))(flat, x)
     p = jnp.exp(jax.vmap(log_p, (None, 0))(flat, x))
@@ -57,12 +60,18 @@ def measure() -> Iterator[Row]:
     }
     loss = lambda z, y: -jnp.take_along_axis(jax.nn.log_softmax(z), y[:, None], axis=1)[:, 0]
     matrices = jax.jit(
-        lambda params: {name: pb.pullback(pb.Composite(network, loss=loss, metric=m), params, (x, y)).matrix() for name, m in kinds.items()}
+        lambda params: {
+            name: pb.pullback(pb.Composite(network, loss=loss, metric=m), params, (x, y)).matrix() for name, m in kinds.items()
+        }
     )(params)
     true, empirical = jax.jit(fishers)(params, x, y)
-    yield at_most("Categorical pulled back is the Fisher matrix by enumeration: relative error", distance(matrices["true"], true), 1e-13)
+    yield at_most(
+        "Categorical pulled back is the Fisher matrix by enumeration: relative error", distance(matrices["true"], true), 1e-13
+    )
     yield at_most("LossHessian pulled back (Gauss-Newton) is the same", distance(matrices["hessian"], true), 1e-13)
-    yield at_most("EmpiricalFisher pulled back is the outer product of the gradients", distance(matrices["empirical"], empirical), 1e-13)
+    yield at_most(
+        "EmpiricalFisher pulled back is the outer product of the gradients", distance(matrices["empirical"], empirical), 1e-13
+    )
     yield at_least("which is another matrix: relative difference from the true Fisher", distance(empirical, true), 0.5)
 
 

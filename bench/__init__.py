@@ -1,0 +1,1 @@
+"""Times, as ratios measured in one run."""

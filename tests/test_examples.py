@@ -1,0 +1,53 @@
+"""Every script in examples/ runs as a user would run it, with warnings as errors, and says what it checked."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+# The worked examples are run one by one in test_theorems.py; here a few of them are enough to see that the script works.
+ARGUMENTS = {"theorems.py": ["lemma-1", "figure-eight"]}
+SAYS = {
+    "quickstart.py": [
+        "rank            40",
+        "in range        outputs 1.0",
+        "cut-off",
+        "dense formula   rank 40",
+        "what the metric sees",
+    ],
+    "theorems.py": ["lemma-1", "figure-eight", "18 of 18 measured numbers keep to their bounds."],
+    "figure_eight.py": ["(0.8, 0.4) and (0.8, -0.4)"],
+}
+
+
+def run(script, folder, arguments=()):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-W", "error", str(FOLDER / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=folder, env=environment, check=False)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in FOLDER.glob("*.py")))
+def test_it_runs_and_says_what_it_checked(script, tmp_path):
+    done = run(script, tmp_path, ARGUMENTS.get(script, ()))
+    assert done.returncode == 0, done.stderr
+    assert [words for words in SAYS[script] if words not in done.stdout] == []
+    if script == "figure_eight.py":
+        assert (tmp_path / "figure_eight.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_all_theorems_run_as_a_script(tmp_path):
+    done = run("theorems.py", tmp_path)
+    assert done.returncode == 0 and "FAILS" not in done.stdout, done.stdout + done.stderr
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
+    done = run("theorems.py", tmp_path, ["theorem-3"])
+    assert done.returncode == 2 and "theorem-2" in done.stderr
+
+
+def test_scripts_are_short():
+    assert [path.name for path in FOLDER.glob("*.py") if len(path.read_text().splitlines()) > 80] == []
