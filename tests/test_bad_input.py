@@ -75,10 +75,10 @@ def test_under_jit_a_failure_raises_too():
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"params": PARAMS | {"b": PARAMS["b"] + 1j}}, r"params\['b'\] is complex \(complex128\)\. Real parameters and outputs only: split it"),
-        ({"batch": (X + 0j, Y)}, r"batch inputs is complex \(complex128\)"),
-        ({"batch": (X, Y + 0j)}, r"batch targets is complex \(complex128\)"),
-        ({"p": problem(lambda p, x: linear(p, x) * 1j)}, r"the outputs of the model are complex: return real and imaginary parts"),
+        ({"params": PARAMS | {"b": PARAMS["b"].astype(complex)}}, r"params\['b'\] is complex \(complex128\)\. Real parameters and outputs only: split it"),
+        ({"batch": (X.astype(complex), Y)}, r"batch inputs is complex \(complex128\)"),
+        ({"batch": (X, Y.astype(complex))}, r"batch targets is complex \(complex128\)"),
+        ({"p": problem(lambda p, x: linear(p, x).astype(complex))}, r"the outputs of the model are complex: return real and imaginary parts"),
         ({"params": {"w": jnp.ones((2, 3), int), "b": jnp.zeros(3, int)}}, r"params has no floating array among its leaves \(int64\).*jnp\.asarray\(x, float\)"),
         ({"params": {}}, r"params has no floating array among its leaves \(none at all\)"),
         ({"params": {"w": 1.0, "b": 2}}, r"params has no floating array among its leaves \(float, int\)"),

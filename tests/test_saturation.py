@@ -60,7 +60,7 @@ def relative(found, expected):
 LOGISTIC = pb.Composite(lambda p, x: x[0] @ p + x[1], metric=pb.metric.Bernoulli())
 
 
-def logistic_step(x, y, offset, problem=LOGISTIC, **kwargs):
+def logistic_step(x, y, offset, BY_FUNCTION=LOGISTIC, **kwargs):
     batch = ((jnp.asarray(x), jnp.asarray(offset)), jnp.asarray(y))
     return pb.natural_gradient(problem, jnp.zeros(x.shape[1], x.dtype), batch, **kwargs)
 
@@ -117,6 +117,9 @@ def test_saturation_float32(samples, features, low, high):
     assert relative(ng.vector, exact_logistic(x, offset, y)) < 1e-4
 
 
+SOFTMAX = pb.Composite(lambda p, x: jnp.einsum("ncp,p->nc", x[0], p) + x[1], metric=pb.metric.Categorical())
+
+
 def exact_categorical(maps, logits, y):
     """maps: (N, C, P). With full row rank the ambient gradient is reached; else G is summed and solved. 900 digits."""
     count, classes, size = maps.shape
@@ -146,8 +149,7 @@ def test_saturation_categorical(samples, size, spread):
     rng = np.random.default_rng(2)
     maps, offset = rng.normal(size=(samples, 4, size)), rng.uniform(-spread, spread, size=(samples, 4))
     y = offset.argmax(axis=1)
-    problem = pb.Composite(lambda p, x: jnp.einsum("ncp,p->nc", x[0], p) + x[1], metric=pb.metric.Categorical())
-    ng = pb.natural_gradient(problem, jnp.zeros(size), ((jnp.asarray(maps), jnp.asarray(offset)), jnp.asarray(y)))
+    ng = pb.natural_gradient(SOFTMAX, jnp.zeros(size), ((jnp.asarray(maps), jnp.asarray(offset)), jnp.asarray(y)))
     assert relative(ng.vector, exact_categorical(maps, offset, y)) < TOLERANCE
     assert bool(ng.result == pb.RESULTS.successful)
 
@@ -156,20 +158,21 @@ def softplus_loss(z, y):
     return (1 - y) * jax.nn.softplus(z) + y * jax.nn.softplus(-z)
 
 
+BY_FUNCTION = pb.Composite(LOGISTIC.model, softplus_loss, pb.metric.Bernoulli())
+
+
 @pytest.mark.parametrize(("low", "high"), [(800, 800), (0, 1400)])
 def test_saturation_of_a_loss_given_as_a_function_is_named(low, high):
     """The differential underflows and is lost: it is said, with what to do."""
     x, y, offset = data(6, 10, low, high)
-    problem = pb.Composite(LOGISTIC.model, softplus_loss, pb.metric.Bernoulli())
     with pytest.raises(RuntimeError, match=r"saturated beyond the range.*Leave `loss` out of `Composite\(\.\.\.\)`"):
-        logistic_step(x, y, offset, problem)
-    assert bool(logistic_step(x, y, offset, problem, throw=False).result == pb.RESULTS.saturated)
-    damped = logistic_step(x, y, offset, problem, inverse=pb.Tikhonov(0.1))
+        logistic_step(x, y, offset, BY_FUNCTION)
+    assert bool(logistic_step(x, y, offset, BY_FUNCTION, throw=False).result == pb.RESULTS.saturated)
+    damped = logistic_step(x, y, offset, BY_FUNCTION, inverse=pb.Tikhonov(0.1))
     assert bool(damped.result == pb.RESULTS.successful)
 
 
 def test_saturation_of_a_loss_given_as_a_function_within_range():
     """While the differential does not underflow, a loss given as a function is as exact as the closed form."""
     x, y, offset = data(6, 10, 0, 300)
-    problem = pb.Composite(LOGISTIC.model, softplus_loss, pb.metric.Bernoulli())
-    assert relative(logistic_step(x, y, offset, problem).vector, exact_logistic(x, offset, y)) < TOLERANCE
+    assert relative(logistic_step(x, y, offset, BY_FUNCTION).vector, exact_logistic(x, offset, y)) < TOLERANCE

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._inverse import Tikhonov
+from ._pullback import PullbackMetric
 from ._types import Count, Flat, Scalar
 from .solver._base import Factorised
 
@@ -64,52 +65,63 @@ def ratio(a: Scalar, b: Scalar) -> Scalar:
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 1.0)
 
 
+def largest_log_scale(metric: PullbackMetric) -> Scalar:
+    """The logarithm of the heaviest row weight of A; zero if every row is absent.
+
+    **Arguments:**
+
+    - `metric`: a pullback metric.
+    """
+    top = jnp.max(jnp.where(metric.active, metric.log_scale, -jnp.inf), initial=-jnp.inf)
+    return jnp.where(jnp.isfinite(top), top, 0.0)
+
+
 def measure(
-    factorised: Factorised,
-    eta: Flat,
-    r: Float[Array, " m"] | None,
-    g: Flat | None,
-    output_share: Scalar,
+    factorised: Factorised, eta: Flat, r: Float[Array, " m"] | None, g: Flat | None, output_share: Scalar, shift: Scalar
 ) -> Stats:
     """The statistics of a solution.
 
     **Arguments:**
 
-    - `factorised`: the factors.
+    - `factorised`: the factors of e^-shift A.
     - `eta`: the solution in orthonormal coordinates.
     - `r`: the lifted covector, its grading divided out; `None` if there was none.
-    - `g`: the covector in orthonormal coordinates; `None` if there was none.
+    - `g`: the covector in orthonormal coordinates, times e^-2shift; `None` if there was none.
     - `output_share`: the share of the output covector in the range of the metric.
+    - `shift`: the logarithm of the common factor that was divided out of A.
     """
     operator, spectrum = factorised.operator, factorised.spectrum
-    metric, dtype = operator.metric, eta.dtype
-    damping = jnp.asarray(factorised.inverse.damping, dtype) if isinstance(factorised.inverse, Tikhonov) else jnp.zeros((), dtype)
-    undamped = not isinstance(factorised.inverse, Tikhonov)
-    # Undamped, a common factor of A and r cancels: divide it out, or a uniformly saturated batch would underflow below.
-    top = jnp.max(jnp.where(metric.active, metric.log_scale, -jnp.inf), initial=-jnp.inf)
-    shift = jnp.where(undamped & jnp.isfinite(top), top, 0.0)
-    operator = eqx.tree_at(lambda o: o.metric.log_scale, operator, metric.log_scale - shift)
+    active, norm = operator.metric.active, jnp.linalg.norm
+    damping = factorised.inverse.damping if isinstance(factorised.inverse, Tikhonov) else 0.0
     image = operator.mv(eta)
-    nan = jnp.asarray(jnp.nan, dtype)
-    total, tangent = jnp.zeros_like(eta), nan
-    left = -image
-    if r is not None:
-        lifted = operator.scale * jnp.where(metric.active, r, 0.0)
-        total, left = operator.rmv(lifted), lifted - image
-        tangent = ratio(jnp.linalg.norm(image), jnp.linalg.norm(lifted))
-    left = operator.rmv(left) - damping * eta
+    lifted = jnp.zeros_like(image) if r is None else operator.scale * jnp.where(active, r, 0.0)
+    tangent = jnp.asarray(jnp.nan, eta.dtype) if r is None else ratio(norm(image), norm(lifted))
+    total = operator.rmv(lifted)
+    left = operator.rmv(lifted - image) - jnp.asarray(damping, eta.dtype) * eta
     if g is None:
-        residual = jnp.linalg.norm(left) / jnp.where(jnp.any(total != 0), jnp.linalg.norm(total), 1.0)
+        residual = norm(left) / jnp.where(jnp.any(total != 0), norm(total), 1.0)
     else:
-        g = jnp.exp(-2 * shift) * g
+        # What is left outside the range is no residual: look at what A sees of it.
         total, left = total + g, left + g
-        residual = jnp.linalg.norm(operator.mv(left)) / jnp.where(jnp.any(total != 0), jnp.linalg.norm(operator.mv(total)), 1.0)
-    share = jnp.ones((), dtype)
+        seen = norm(operator.mv(total))
+        residual = norm(operator.mv(left)) / jnp.where(seen > 0, seen, 1.0)
+    share = jnp.ones((), eta.dtype)
     if g is not None or factorised.factors.resolved:
-        inside = ratio(jnp.linalg.norm(factorised.factors.project(total)), jnp.linalg.norm(total))
+        inside = ratio(norm(factorised.factors.project(total)), norm(total))
         # Without a g of its own the covector is Aᵀr, in the range by construction.
         share = inside if g is None else jnp.where(jnp.any(g != 0) | factorised.factors.resolved, inside, 1.0)
+    unit = jnp.exp(shift)
     return Stats(
-        spectrum.rank, spectrum.largest, spectrum.smallest, spectrum.cutoff, output_share, tangent, share, residual,
-        spectrum.fallback, spectrum.graded, factorised.solver, operator.shape,
-    )  # fmt: skip
+        rank=spectrum.rank,
+        largest=unit * spectrum.largest,
+        smallest=unit * spectrum.smallest,
+        cutoff=unit * spectrum.cutoff,
+        output_share=output_share,
+        tangent_share=tangent,
+        covector_share=share,
+        residual=residual,
+        fallback=spectrum.fallback,
+        graded=spectrum.graded,
+        solver=factorised.solver,
+        shape=operator.shape,
+    )

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._composite import Batch, Composite, as_batch, check_params
-from ._diagnostics import Stats
+from ._diagnostics import Stats, largest_log_scale
 from ._inverse import AbstractInverse, MoorePenrose, Tikhonov
 from ._linearise import Linearisation
 from ._pullback import PullbackMetric
@@ -160,7 +160,7 @@ def _dropped(metric: PullbackMetric, inverse: AbstractInverse, stats: Stats) -> 
     """Whether the numerical zero of a solver that works on A as a whole hides rows of a saturated model."""
     if not (metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None):
         return jnp.asarray(False)
-    top = jnp.max(jnp.where(metric.active, metric.log_scale, -jnp.inf), initial=-jnp.inf)
+    top = largest_log_scale(metric)
     # A solver that knows no cut-off (matrix-free) resolves half of the digits.
     resolution = jnp.where(stats.cutoff > 0, jnp.log(stats.cutoff), top + jnp.log(jnp.finfo(metric.dtype).eps) / 2)
     light = jnp.any(metric.active & (metric.log_scale < resolution))

@@ -14,8 +14,8 @@ from jaxtyping import Array
 
 from ._composite import Batch, Composite, check_batch, sample_count
 from ._derivative import attach, stop
-from ._diagnostics import Stats, measure, ratio
-from ._inverse import AbstractInverse
+from ._diagnostics import Stats, largest_log_scale, measure, ratio
+from ._inverse import AbstractInverse, Tikhonov
 from ._judge import Evidence, is_traced, judge, prepare, raise_failure, warn_of_precision
 from ._linearise import linearise
 from ._pullback import MEMORY, PullbackMetric, at_point
@@ -78,12 +78,16 @@ def compute(
     else:
         r, g, share = None, covector, jnp.asarray(jnp.nan, metric.dtype)
 
-    factorised = stop(metric).factorise(stop(inverse), solver)
-    operator = whiten(metric, inverse)
+    # Undamped, a common factor of A cancels: divide it out, or a batch that is saturated as a whole would underflow.
+    shift = jnp.zeros((), metric.dtype) if isinstance(inverse, Tikhonov) else stop(largest_log_scale(metric))
+    scaled = eqx.tree_at(lambda m: m.log_scale, metric, metric.log_scale - shift)
+    g = None if g is None else jnp.exp(-2 * shift) * g
+    factorised = stop(scaled).factorise(stop(inverse), solver)
+    operator = whiten(scaled, inverse)
     eta = _solve(factorised, operator, inverse, r, g)
     vector = operator.gauge.lower(eta)
     pulled = None if g is None else factorised.operator.gauge.pull(stop(g))
-    stats = stop(measure(factorised, stop(eta), None if r is None else stop(r), pulled, share))
+    stats = stop(measure(factorised, stop(eta), None if r is None else stop(r), pulled, share, shift))
     result = judge(Evidence(metric, linear, batch, value, c, covector, vector, r), factorised, stats, check)
     pushforward = linear.pushforward(vector.astype(metric.structure.dtype))
     tree = metric.structure.unravel

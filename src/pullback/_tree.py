@@ -5,6 +5,7 @@ is *carried*: it is neither differentiated nor changed, and is `None` in vectors
 """
 
 import math
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -64,7 +65,7 @@ class Structure(eqx.Module):
     @property
     def dtype(self) -> Any:
         """The common dtype of the flat vector."""
-        return jnp.result_type(*self.dtypes) if self.dtypes else jnp.result_type(float)
+        return reduce(jnp.promote_types, self.dtypes) if self.dtypes else jnp.result_type(float)
 
     def ravel(self, tree: PyTree) -> Array:
         """The flat vector of a tree of this structure.
@@ -107,16 +108,6 @@ def structure(tree: PyTree) -> Structure:
     coordinates = jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) or is_coordinate(x) else None, tree)
     leaves, treedef = jax.tree.flatten(coordinates)
     return Structure(treedef, tuple(tuple(x.shape) for x in leaves), tuple(jnp.dtype(x.dtype) for x in leaves))
-
-
-def inner(a: PyTree, b: PyTree) -> Array:
-    """The Euclidean pairing of two trees of coordinates.
-
-    **Arguments:**
-
-    - `a`, `b`: trees of one structure.
-    """
-    return sum(jax.tree.leaves(jax.tree.map(lambda x, y: jnp.sum(x * y), a, b)), start=jnp.zeros(()))
 
 
 def all_finite(tree: PyTree) -> Array:

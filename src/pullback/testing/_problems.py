@@ -131,7 +131,7 @@ def bottleneck(inputs: int, outputs: int, width: int, key: PRNGKeyArray) -> Mode
 
 
 def dead_unit(inputs: int, outputs: int, width: int, key: PRNGKeyArray) -> Model:
-    """A rectified layer whose first unit is off for every sample of size less than 100: columns of exact zeros.
+    """A hidden layer with one rectified unit that is off for every input of size less than 100: columns of exact zeros.
 
     **Arguments:**
 
@@ -139,11 +139,12 @@ def dead_unit(inputs: int, outputs: int, width: int, key: PRNGKeyArray) -> Model
     - `key`: a PRNG key.
     """
     w, b, v = _draw(key, (inputs, width), (width,), (width, outputs))
-    b = b.at[0].set(-1000.0)
-    return Model(
-        lambda p, x: (jax.nn.relu(x @ p["w"] + p["b"][None, :]) + 0.1 * jnp.sin(x @ p["w"])[:, ::-1]) @ p["v"],
-        {"w": w.at[:, -1].set(0.0), "b": b, "v": v},
-    )
+
+    def function(p, x):
+        hidden = x @ p["w"] + p["b"][None, :]
+        return jnp.concatenate([jax.nn.relu(hidden[:, :1] - 1000), jnp.tanh(hidden[:, 1:])], axis=1) @ p["v"]
+
+    return Model(function, {"w": w, "b": b, "v": v})
 
 
 def carried_leaves(inputs: int, outputs: int, width: int, key: PRNGKeyArray) -> Model:
