@@ -13,8 +13,8 @@ from ._measure import AbstractMeasure as AbstractMeasure
 from ._measure import Mean as Mean
 from ._measure import Sum as Sum
 from ._measure import Weights as Weights
-from ._natural_gradient import natural_gradient as natural_gradient
 from ._natural_gradient import NaturalGradient as NaturalGradient
+from ._natural_gradient import natural_gradient as natural_gradient
 from ._natural_gradient import pullback as pullback
 from ._pullback import PullbackMetric as PullbackMetric
 from ._results import RESULTS as RESULTS

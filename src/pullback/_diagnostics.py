@@ -46,7 +46,8 @@ class Stats(eqx.Module):
     def __str__(self) -> str:
         m, p = self.shape
         lines = [
-            f"solver          {self.solver}, A is {m} x {p}" + (" (rank and cut-off of the ungraded rows)" if bool(self.graded) else ""),
+            f"solver          {self.solver}, A is {m} x {p}"
+            + (" (rank and cut-off of the ungraded rows)" if bool(self.graded) else ""),
             f"rank            {int(self.rank) if int(self.rank) >= 0 else 'not computed by this solver'}",
             f"singular values {self.largest:.3e} ... {self.smallest:.3e}, cut-off {self.cutoff:.1e}, condition {self.condition:.1e}",
             f"in range        outputs {self.output_share:.6f}, tangent {self.tangent_share:.6f}, covector {self.covector_share:.6f}",

@@ -56,7 +56,9 @@ class Auto(AbstractSolver):
         limit = DAMPED_SVD_WORK if damped else SVD_WORK
         if rows * size * n <= limit and dense <= self.memory:
             kind = "damped" if damped else "undamped"
-            return Choice(SVD(), f"{shape}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, which squares no condition number")
+            return Choice(
+                SVD(), f"{shape}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, which squares no condition number"
+            )
         if rows < size and dense + gram <= self.memory:
             return Choice(Dual(), f"{shape}: more parameters than rows, so the {rows} x {rows} kernel")
         if rows >= size and gram <= self.memory:
