@@ -1,8 +1,13 @@
 """Every test runs in float64, with strict promotion of dtypes and ranks, from fixed seeds (the fixtures `key` and `rng`)."""
 
-import jax
-import numpy as np
-import pytest
+import os
+
+# Before NumPy is imported: the threads of LAPACK fight with those of the other workers (see the Makefile).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
