@@ -1,11 +1,15 @@
 """Every script in examples/ runs as a user would run it, with warnings as errors, and says what it checked."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import pullback.papers
+from pullback.papers._example import Example, Row
 
 FOLDER = Path(__file__).parent.parent / "examples"
 # The worked examples are run one by one in test_theorems.py; here a few of them are enough to see that the script works.
@@ -47,6 +51,14 @@ def test_all_theorems_run_as_a_script(tmp_path):
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
     done = run("theorems.py", tmp_path, ["theorem-3"])
     assert done.returncode == 2 and "theorem-2" in done.stderr
+
+
+def test_the_exit_code_says_whether_all_holds(monkeypatch, capsys):
+    made = {holds: Example(str(holds), "", "", lambda holds=holds: [Row("a number", 1.0, 0.5, holds)]) for holds in (True, False)}
+    monkeypatch.setattr(pullback.papers, "EXAMPLES", tuple(made.values()))
+    script = runpy.run_path(str(FOLDER / "theorems.py"))
+    assert [script["main"]([name]) for name in ("True", "False")] == [0, 1] and script["main"]([]) == 1
+    assert "FAILS          1 ≤ 0.5" in capsys.readouterr().out
 
 
 def test_scripts_are_short():

@@ -11,6 +11,7 @@ import pullback as pb
 from pullback import testing
 from pullback._gauge import as_gauge
 from pullback._tree import structure
+from pullback.testing import _reference
 
 SIZE = 6
 EXAMPLE = testing.prescribed(3, 5, SIZE)
@@ -40,7 +41,7 @@ KINDS = {
 
 
 def dense(gauge):
-    return testing._reference._dense_gauge(gauge, SIZE)
+    return _reference.dense_gauge(gauge, SIZE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

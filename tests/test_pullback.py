@@ -9,6 +9,7 @@ from helpers import distance, flat, make_example, normal, smooth_loss
 
 import pullback as pb
 from pullback import testing
+from pullback.testing import _reference
 
 CASES = [
     ("categorical", "overparametrised"),
@@ -80,7 +81,7 @@ def test_sharp_is_the_inverse_of_flat(point, inverse):
 def test_project_is_the_orthogonal_projection_on_the_tangent_space(point):
     _, metric, dense = point
     ambient = output_like(metric, 4)
-    root = testing._reference._square_root(dense.metric)
+    root = _reference.square_root(dense.metric)
     # J (M^{1/2} J)⁺ M^{1/2} ambient
     expected = dense.jacobian @ np.linalg.pinv(root @ dense.jacobian, rcond=1e-10) @ root @ by_sample(ambient)
     projected = metric.project(ambient)

@@ -86,5 +86,5 @@ def _attach_jvp(primals, tangents, *, factorised):
         d_eta = d_eta + (d_image - factors.project(d_image))
         d_eta = d_eta + factors.covector(factors.lifted(or_zero(d_outside, unit)))
     elif d_inverse is not None and d_inverse.damping is not None:
-        d_eta = d_eta - factors.covector(eta) * d_inverse.damping
+        d_eta = d_eta - factors.covector(eta) * jnp.asarray(d_inverse.damping, eta.dtype)
     return eta, d_eta

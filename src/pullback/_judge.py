@@ -64,6 +64,8 @@ def prepare(
     if not isinstance(solver, AbstractSolver):
         raise ValueError(f"solver must be one of pullback.solver, e.g. solver=pullback.solver.SVD(), got {solver!r}.")
     solver.check(inverse)
+    # Numbers become arrays: another damping is another input, not another program.
+    inverse = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, inverse)
     if memory < 1:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
     params, data = _arrays(params), _arrays(as_batch(batch))

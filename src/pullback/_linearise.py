@@ -120,9 +120,9 @@ def sum_over_samples(function: Callable[[PyTree], Array], samples: PyTree, count
     - `count`: the number of samples.
     - `chunk`: the size of a block.
     """
-    whole = count // chunk
-    if whole <= 1 and count % chunk == 0:
+    if chunk >= count:
         return function(samples)
+    whole = count // chunk
     head = jax.tree.map(lambda x: x[: whole * chunk].reshape(whole, chunk, *x.shape[1:]), samples)
     first = jax.tree.map(lambda x: x[0], head)
     rest = jax.tree.map(lambda x: x[1:], head)

@@ -35,34 +35,25 @@ class DualFactors(AbstractFactors):
         return isinstance(self.gram, Eigen)
 
     def lifted(self, r):
-        r = self.scale * r
-        y = self.gram.apply(r)
-        # Residual of (K + λ) y = r, projected by the next solve on what is kept.
-        y = y + self.gram.apply(r - self.rows @ (self.rows.T @ y) - self.damping * y)
-        return self.rows.T @ y
+        return self.rows.T @ self._kernel(self.scale * r)
 
     def covector(self, g):
-        # K⁺K⁺A g with A = (grading/scale) rows: dividing by the ratio twice is exact where the weights cancel.
+        rows, gram = self.rows, self.gram
+        if isinstance(gram, Damped):
+
+            def woodbury(g):
+                return (g - rows.T @ gram.apply(rows @ g)) / self.damping
+
+            return refine(woodbury, lambda v: g - rows.T @ (rows @ v) - self.damping * v, woodbury(g))
+        # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D rows, and D⁻² stands between the two.
+        y = refine(lambda g: gram.apply(rows @ g), lambda y: g - rows.T @ y, gram.apply(rows @ g))
         ratio = self.scale / jnp.where(self.grading > 0, self.grading, 1.0)
-        if isinstance(self.gram, Damped):
-            return refine(
-                lambda g: (g - self.rows.T @ self.gram.apply(self.rows @ g)) / self.damping,
-                lambda v: self.rows.T @ (self.rows @ v) + self.damping * v,
-                g,
-            )
-        gram = self.gram
+        return rows.T @ self._kernel(y * ratio * ratio)
 
-        def adjoint(g):
-            # (Aᵀ)⁺ g
-            y = gram.apply(self.rows @ g)
-            return y + gram.apply(self.rows @ (g - self.rows.T @ y))
-
-        return self.rows.T @ self._twice(adjoint(g) * ratio, ratio)
-
-    def _twice(self, y: Array, ratio: Array) -> Array:
-        y = y * ratio
-        x = self.gram.apply(y)
-        return x + self.gram.apply(y - self.rows @ (self.rows.T @ x))
+    def _kernel(self, r: Array) -> Array:
+        """(K + λ)⁺ r."""
+        product = lambda y: self.rows @ (self.rows.T @ y) + self.damping * y
+        return refine(self.gram.apply, lambda y: r - product(y), self.gram.apply(r))
 
     def project(self, eta):
         if isinstance(self.gram, Damped):

@@ -1,8 +1,8 @@
 r"""What `Dual` and `Primal` share: a symmetric matrix (K or G) factorised by eigenvectors, or by Cholesky where it is damped.
 
 Working on \(K = AA^\top\) or \(G = A^\top A\) squares the condition number: an eigenvalue below \(n\,\mathrm{eps}\,\lambda_{\max}\) is rounding, so these solvers resolve singular
-values down to \(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for less. One step of iterative
-refinement with products of \(A\) wins back the digits of the solution itself.
+values down to \(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for less. Two steps of iterative
+refinement with products of \(A\) win back the digits of the solution itself.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from .._inverse import AbstractInverse
-from .._types import Flat, Scalar
+from .._types import Scalar
 from ._base import Spectrum
 
 
@@ -108,14 +108,14 @@ def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
     return Damped(factor, Spectrum.unknown(matrix.dtype, fallback=~proved))
 
 
-def refine(solve: Callable[[Flat], Flat], product: Callable[[Flat], Flat], g: Flat) -> Flat:
-    """One step of iterative refinement: δ + solve(g - product(δ)).
+def refine(solve: Callable[[Array], Array], residual: Callable[[Array], Array], start: Array) -> Array:
+    """Two steps of iterative refinement, x + solve(residual(x)).
 
     **Arguments:**
 
-    - `solve`: an approximate generalised inverse of `product`.
-    - `product`: δ ↦ G δ (or (G + λ) δ).
-    - `g`: the right-hand side.
+    - `solve`: an approximate generalised inverse.
+    - `residual`: what is left of the right-hand side at x.
+    - `start`: the first solution.
     """
-    first = solve(g)
-    return first + solve(g - product(first))
+    x = start + solve(residual(start))
+    return x + solve(residual(x))

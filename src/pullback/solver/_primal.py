@@ -24,13 +24,17 @@ class PrimalFactors(AbstractFactors):
         return isinstance(self.gram, Eigen)
 
     def lifted(self, r):
-        operator, scale = self.operator, self.operator.scale
-        first = self.gram.apply(operator.rmv(scale * r))
-        # The residual is formed in the output space, where it does not cancel.
-        return first + self.gram.apply(operator.rmv(scale * r - operator.mv(first)) - self.damping * first)
+        operator, r = self.operator, self.operator.scale * r
+
+        def residual(eta):
+            # Formed in the output space, where it does not cancel.
+            return operator.rmv(r - operator.mv(eta)) - self.damping * eta
+
+        return refine(self.gram.apply, residual, self.gram.apply(operator.rmv(r)))
 
     def covector(self, g):
-        return refine(self.gram.apply, lambda v: self.operator.rmv(self.operator.mv(v)) + self.damping * v, g)
+        operator = self.operator
+        return refine(self.gram.apply, lambda eta: g - operator.rmv(operator.mv(eta)) - self.damping * eta, self.gram.apply(g))
 
     def project(self, eta):
         return self.gram.project(eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)

@@ -54,33 +54,45 @@ def reference_natural_gradient(
     - `inverse`: `MoorePenrose`, `Tikhonov` or `TruncatedRank`, with or without a gauge.
     - `metric_batch`: what the metric is averaged over, if not over `batch`.
     """
+    inverse = MoorePenrose() if inverse is None else inverse
+    value, g, jacobian, metric, unravel = dense_parts(problem, params, batch, metric_batch)
+    gauge = np.linalg.cholesky(dense_gauge(inverse.gauge, g.size))
+    delta, rank, spectrum = dense_solve(square_root(metric) @ jacobian, g, inverse, gauge)
+    matrix = jacobian.T @ metric @ jacobian
+    return Reference(unravel(jnp.asarray(delta)), rank, matrix, unravel(jnp.asarray(g)), value, jacobian, metric, spectrum)
+
+
+def dense_parts(problem: Composite, params: Params, batch: Any, metric_batch: Any = None) -> tuple[Any, ...]:
+    """L, g, J and M as NumPy arrays, and the map from flat vectors to trees: what does not depend on the inverse.
+
+    **Arguments:**
+
+    - `problem`, `params`, `batch`, `metric_batch`: as for `natural_gradient`.
+    """
     if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
             'the reference is computed in float64: jax.config.update("jax_enable_x64", True) before any array is made.'
         )
-    inverse = MoorePenrose() if inverse is None else inverse
     params = _double(params)
     moving, carried = eqx.partition(params, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(moving)
-    inputs, targets, weights, places = _present(problem, batch)
+    inputs, targets, weights, _ = _present(problem, batch)
+    metric_inputs, metric_targets, metric_weights, places = _present(problem, batch if metric_batch is None else metric_batch)
 
     def loss(flat):
         return _total(problem, eqx.combine(unravel(flat), carried), inputs, targets, weights)
 
-    value, g = jax.value_and_grad(loss)(flat)
-    if metric_batch is not None:
-        inputs, targets, weights, places = _present(problem, metric_batch)
-
     def outputs(flat):
-        z = eqx.filter(_outputs(problem, eqx.combine(unravel(flat), carried), inputs), eqx.is_inexact_array)
+        z = eqx.filter(_outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs), eqx.is_inexact_array)
         return jnp.concatenate([x.reshape(len(places), -1) for x in jax.tree.leaves(z)], axis=1).ravel()
 
-    jacobian = np.asarray(jax.jacfwd(outputs)(flat))
-    metric = _dense_metric(problem, _outputs(problem, params, inputs), targets, weights, places)
-    gauge = np.linalg.cholesky(_dense_gauge(inverse.gauge, flat.size))
-    delta, rank, spectrum = _solve(_square_root(metric) @ jacobian, np.asarray(g), inverse, gauge)
-    matrix = jacobian.T @ metric @ jacobian
-    return Reference(unravel(jnp.asarray(delta)), rank, matrix, unravel(g), float(value), jacobian, metric, spectrum)
+    def everything(flat):
+        z = _outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs)
+        blocks = _metric_blocks(problem, z, metric_targets, metric_weights, places)
+        return jax.value_and_grad(loss)(flat), jax.jacfwd(outputs)(flat), blocks
+
+    (value, g), jacobian, blocks = jax.jit(everything)(flat)
+    return float(value), np.asarray(g), np.asarray(jacobian), _block_diagonal(np.asarray(blocks)), unravel
 
 
 def _double(tree: Any) -> Any:
@@ -124,38 +136,55 @@ def _total(problem: Composite, params: Any, inputs: Any, targets: Any, weights: 
     return values if values.ndim == 0 else jnp.sum(jnp.asarray(weights) * values)
 
 
-def _dense_metric(problem: Composite, z: Any, targets: Any, weights: Any, places: list[int]) -> np.ndarray:
+def _metric_blocks(problem: Composite, z: Any, targets: Any, weights: Any, places: list[int]) -> Any:
+    """The weighted M of each sample; one block for a metric on the whole batch."""
     if weights is None:
-        return _basis(problem.metric.observe(None, jnp.asarray(0)), z)
+        return _basis(problem.metric.observe(None, jnp.asarray(0)), z)[None]
     if problem.metric.couples_samples:
-        return _basis(problem.metric.weigh(jnp.asarray(weights)), z)
+        return _basis(problem.metric.weigh(jnp.asarray(weights)), z)[None]
     blocks = []
     for i, place in enumerate(places):
         take = lambda x, i=i: x[i] if eqx.is_array(x) else x
         metric = problem.metric.observe(jax.tree.map(take, targets), jnp.asarray(place))
         blocks.append(weights[i] * _basis(metric, jax.tree.map(take, z)))
-    size = blocks[0].shape[0]
-    dense = np.zeros((len(places), size, len(places), size))
+    return jnp.stack(blocks)
+
+
+def _block_diagonal(blocks: np.ndarray) -> np.ndarray:
+    count, size, _ = blocks.shape
+    dense = np.zeros((count, size, count, size))
     for i, block in enumerate(blocks):
         dense[i, :, i, :] = block
-    return dense.reshape(len(places) * size, len(places) * size)
+    return dense.reshape(count * size, count * size)
 
 
-def _basis(metric: Any, z: Any) -> np.ndarray:
+def _basis(metric: Any, z: Any) -> Any:
     """M(z) as a matrix on the ravelled floating leaves."""
     flat, unravel = ravel_pytree(eqx.filter(z, eqx.is_inexact_array))
     columns = jax.vmap(lambda e: ravel_pytree(metric.apply(z, unravel(e)))[0])(jnp.eye(flat.size))
-    return np.asarray(columns).T
+    return columns.T
 
 
-def _square_root(metric: np.ndarray) -> np.ndarray:
-    """M^{1/2}, eigenvalues at the level of rounding being zero."""
+def square_root(metric: np.ndarray) -> np.ndarray:
+    """M^{1/2}, eigenvalues at the level of rounding being zero.
+
+    **Arguments:**
+
+    - `metric`: M.
+    """
     values, vectors = np.linalg.eigh((metric + metric.T) / 2)
     noise = 10 * len(values) * np.finfo(float).eps * values[-1]
     return (vectors * np.sqrt(np.where(values > noise, values, 0.0))) @ vectors.T
 
 
-def _dense_gauge(gauge: Any, size: int) -> np.ndarray:
+def dense_gauge(gauge: Any, size: int) -> np.ndarray:
+    """W.
+
+    **Arguments:**
+
+    - `gauge`: anything a gauge can be.
+    - `size`: the number of parameters.
+    """
     if gauge is None:
         return np.eye(size)
     if hasattr(gauge, "as_matrix") or hasattr(gauge, "matrix"):
@@ -166,8 +195,16 @@ def _dense_gauge(gauge: Any, size: int) -> np.ndarray:
     return np.diag(np.broadcast_to(flat, size))
 
 
-def _solve(a: np.ndarray, g: np.ndarray, inverse: AbstractInverse, cholesky: np.ndarray) -> tuple[np.ndarray, int, np.ndarray]:
-    """δ, the rank and the singular values; W = C Cᵀ, so R⁻¹ = C⁻ᵀ."""
+def dense_solve(a: np.ndarray, g: np.ndarray, inverse: AbstractInverse, cholesky: np.ndarray) -> tuple[np.ndarray, int, np.ndarray]:
+    """δ, the rank and the singular values.
+
+    **Arguments:**
+
+    - `a`: A.
+    - `g`: the covector.
+    - `inverse`: which inverse.
+    - `cholesky`: C with W = C Cᵀ, the gauge, so that R⁻¹ = C⁻ᵀ.
+    """
     rows, g = np.linalg.solve(cholesky, a.T).T, np.linalg.solve(cholesky, g)
     _, s, vt = np.linalg.svd(rows, full_matrices=True)
     s = np.concatenate([s, np.zeros(vt.shape[0] - s.size)])
