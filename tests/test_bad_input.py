@@ -47,7 +47,7 @@ NON_FINITE = {
         "nonfinite_loss",
         "The loss, or its differential at the outputs, is not finite",
     ),
-    "jacobian": ({"p": problem(KINK)}, "nonfinite_jacobian", "The Jacobian of the model is not finite although its outputs are"),
+    "jacobian": ({"p": problem(KINK)}, "nonfinite_jacobian", "The gradient Jᵀc is not finite although the outputs"),
     "metric": (
         {"p": problem(metric=pb.metric.Riemannian(lambda z: jnp.eye(3) / jnp.where(z[0] == linear(PARAMS, X)[1, 0], 0.0, 1.0)))},
         "bad_metric",

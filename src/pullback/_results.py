@@ -16,7 +16,10 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.
     nonfinite_outputs = "The model returned a NaN or an infinity although `params` and `batch` are finite."
     nonfinite_loss = "The loss, or its differential at the outputs, is not finite although the outputs are."
     bad_metric = "The metric on the outputs is not finite or not positive semi-definite at these outputs."
-    nonfinite_jacobian = "The Jacobian of the model is not finite although its outputs are."
+    nonfinite_jacobian = (
+        "The gradient Jᵀc is not finite although the outputs and the differential of the loss are: the Jacobian of the model is not "
+        "finite (a square root at zero?), or the product overflowed."
+    )
     nonfinite_vector = "The natural gradient overflowed: the inputs are finite, the solution is not."
     unconverged = (
         "The matrix-free solver did not reach the solution: the recomputed residual (`stats.residual`) is above sqrt(eps). Use "
