@@ -55,15 +55,17 @@ def decode(metric, base, raw):
     count, start, leaves = raw.shape[0], 0, []
     for path, leaf in paths:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            leaves.append(leaf if metric.couples_samples else jnp.broadcast_to(leaf[None], (count, *leaf.shape)))
+            leaves.append(leaf[:count] if metric.couples_samples else jnp.broadcast_to(leaf[None], (count, *leaf.shape)))
             continue
         shape = (count,) if metric.couples_samples else (count, *leaf.shape)
         size = int(np.prod(shape[1:]))
         u, start = raw[:, start : start + size].reshape(shape), start + size
-        leaf = (leaf if metric.couples_samples else jnp.broadcast_to(leaf[None], shape)).astype(u.dtype)
+        # One form on the batch: a base point of each sample would make the outputs depend on its place.
+        leaf = jnp.zeros_like(u) if metric.couples_samples else jnp.broadcast_to(leaf[None], shape).astype(u.dtype)
         name = jax.tree_util.keystr(path)
         if "covariance" in name:
-            leaves.append(leaf + 0.1 * (jnp.tanh(u) + jnp.swapaxes(jnp.tanh(u), -1, -2)) / 2)
+            frame = jnp.broadcast_to(jnp.eye(leaf.shape[-1], dtype=u.dtype), shape) + 0.3 * jnp.tanh(u)
+            leaves.append(jnp.einsum("...ab,...bc,...dc->...ad", frame, leaf, frame))
         elif name.endswith((".scale", "'scale']")):
             leaves.append(leaf * jnp.exp(0.3 * jnp.tanh(u)))
         elif isinstance(metric, pb.metric.WassersteinGraph):

@@ -47,15 +47,18 @@ def test_structure_and_dtype_are_kept(dtype):
     assert {x.dtype for x in kept} == {jnp.dtype(dtype)}
 
 
-def test_mixed_dtypes_come_back_as_they_were():
-    problem, params, batch = mlp_example(np.float32)
-    params["v"] = params["v"].astype(jnp.float64)
-    function = problem.model
-    cast = pb.Composite(lambda p, x: function(p | {"v": p["v"].astype(jnp.float32)}, x), square, pb.metric.Gaussian())
-    ng = pb.natural_gradient(cast, params, batch)
-    assert ng.vector["v"].dtype == jnp.float64
-    assert ng.vector["u"].dtype == jnp.float32
-    assert distance(ng.vector, testing.reference_natural_gradient(problem, params, batch).vector) < 1e-4
+@pytest.mark.parametrize("kind", ["a float64 leaf", "float32 outputs"])
+def test_mixed_dtypes_come_back_as_they_were(kind):
+    """The rounding of the shorter type is not rank."""
+    problem, params, batch = testing.prescribed(3, 6, 5)
+    expected = testing.reference_natural_gradient(problem, params, batch)
+    params = {"a": params[:2], "b": params[2:].astype(jnp.float64 if kind == "float32 outputs" else jnp.float32)}
+    join = lambda p, x: problem.model(jnp.concatenate([p["a"].astype(x.dtype), p["b"].astype(x.dtype)]), x)
+    mixed = pb.Composite(join, problem.loss, problem.metric, problem.measure)
+    ng = pb.natural_gradient(mixed, params, jax.tree.map(lambda x: x.astype(jnp.float32), batch))
+    assert {name: x.dtype for name, x in ng.vector.items()} == {name: x.dtype for name, x in params.items()}
+    assert int(ng.stats.rank) == expected.rank
+    assert distance(np.concatenate([ng.vector["a"], ng.vector["b"]]), expected.vector) < 1e-4
 
 
 def test_carried_leaves_are_left_alone():
@@ -186,6 +189,16 @@ def test_derivative_in_the_batch_the_damping_and_the_gauge():
         moved = tuple(t if i == only else jax.tree.map(jnp.zeros_like, t) for i, t in enumerate(tangent))
         expected = difference(reference, point, moved, step=1e-4)
         assert distance(jax.jvp(ours, point, moved)[1], expected) < 1e-6
+
+
+@pytest.mark.parametrize("metric", [pb.metric.Euclidean(2.0), pb.metric.Bernoulli(), pb.metric.Poisson(), pb.metric.Categorical()])
+def test_lift_and_sharp_are_differentiated_where_the_covector_is_zero(metric):
+    """A sample that is fitted exactly has c = 0, and a derivative all the same."""
+    z, c, t = normal(4), jnp.zeros(4), jnp.asarray([0.5, -1.0, 0.25, 0.25])
+    for function in (lambda c: metric.root(z).unit_lift(c), lambda c: metric.sharp(z, c)):
+        assert distance(jax.jvp(function, (c,), (t,))[1], function(t)) < 1e-14
+    huge = jnp.asarray([2000.0, -2000.0, 0.0, 1.0])
+    assert bool(jnp.all(metric.root(huge).unit_lift(c) == 0)) and bool(jnp.all(metric.sharp(huge, c) == 0))
 
 
 def test_derivative_of_a_truncated_inverse_is_refused():

@@ -156,7 +156,8 @@ def natural_gradient(
     - `solver`: how it is computed; `solver.Auto()` if left out.
     - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, if not over `batch`.
     - `memory`: bound in bytes on the working storage of Jacobian blocks; the result does not depend on it.
-    - `throw`: whether a failure raises; otherwise look at `result`.
+    - `throw`: whether a failure raises; otherwise look at `result`. Inside `jit` it raises through a host callback: pass `False` there
+        if the arrays are sharded over devices.
     """
     args = prepare(problem, params, batch, inverse, solver, metric_batch, memory)
     traced = is_traced(args)

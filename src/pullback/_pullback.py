@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from ._composite import Batch, Composite, present, sample_count
 from ._linearise import Linearisation, block, linearise, over_samples, sum_over_samples
-from ._tree import Structure, split, structure
+from ._tree import Structure, coarsest_dtype, split, structure
 from ._types import Count, Covector, Flat, OutputCovector, Outputs, OutputVector, Params, Scalar, Vector
 from .metric._base import AbstractRoot
 
@@ -333,7 +333,8 @@ def at_point(problem: Composite, params: Params, batch: Batch, inverse: Any, sol
         lambda flat: problem.outputs(eqx.combine(like.unravel(flat), carried), batch.inputs), like.ravel(params), like
     )
     root = _root(problem, linear.outputs, batch, weights)
-    dtype = jnp.promote_types(like.dtype, linear.like.dtype)
+    # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its rounding for rank.
+    dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)
     log_scale = root.log_scale.astype(dtype)
     if weights is not None and not problem.metric.couples_samples:
         log_scale = (log_scale.reshape(weights.shape[0], -1) + (jnp.log(weights).astype(dtype) / 2)[:, None]).ravel()

@@ -5,7 +5,6 @@ is *carried*: it is neither differentiated nor changed, and is `None` in vectors
 """
 
 import math
-from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -45,6 +44,27 @@ def split(tree: PyTree) -> tuple[PyTree, PyTree]:
     return eqx.partition(tree, is_coordinate)
 
 
+def common_dtype(*dtypes: Any) -> Any:
+    """The dtype that holds all of these, also where the user has made implicit promotion an error.
+
+    **Arguments:**
+
+    - `*dtypes`: floating dtypes.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*dtypes)
+
+
+def coarsest_dtype(*dtypes: Any) -> Any:
+    """The dtype with the fewest digits: what is computed from all of these is as accurate as that.
+
+    **Arguments:**
+
+    - `*dtypes`: floating dtypes.
+    """
+    return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
+
+
 class Structure(eqx.Module):
     """How a tree of coordinates lies in one flat vector; hashable, so it may be static under `jax.jit`."""
 
@@ -65,7 +85,7 @@ class Structure(eqx.Module):
     @property
     def dtype(self) -> Any:
         """The common dtype of the flat vector."""
-        return reduce(jnp.promote_types, self.dtypes) if self.dtypes else jnp.result_type(float)
+        return common_dtype(*self.dtypes) if self.dtypes else jnp.result_type(float)
 
     def ravel(self, tree: PyTree) -> Array:
         """The flat vector of a tree of this structure.

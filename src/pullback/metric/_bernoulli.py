@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from .._tree import split, structure
 from ._base import AbstractLikelihood
 from ._outputs import targets_like
-from ._roots import DiagonalRoot
+from ._roots import DiagonalRoot, overflows
 
 
 class Bernoulli(AbstractLikelihood):
@@ -37,7 +37,7 @@ class Bernoulli(AbstractLikelihood):
     def sharp(self, z, c):
         def one(s, x):
             # 0 wins over a variance that underflows.
-            safe = jnp.where(x == 0, 0.0, s)
+            safe = jnp.where((x == 0) & overflows(jnp.abs(s) + 1), 0.0, s)
             return x / jax.nn.sigmoid(safe) / jax.nn.sigmoid(-safe)
 
         return jax.tree.map(one, split(z)[0], c)

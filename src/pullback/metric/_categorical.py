@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 
 from .._tree import Structure, split, structure
 from ._base import AbstractLikelihood, AbstractRoot
+from ._roots import overflows
 
 
 class CategoricalRoot(AbstractRoot):
@@ -52,7 +53,8 @@ class CategoricalRoot(AbstractRoot):
         # Project on the range of M, {c : Σc = 0}, then use the closed form, with c_k = -Σ_{j≠k} c_j for its relative accuracy.
         c = self.like.ravel(c).reshape(self.log_p.shape)
         c = _delete(_centred(c), self.likeliest)
-        half = jnp.exp(-jnp.where(c == 0, 0.0, _delete(self.log_p, self.likeliest)) / 2)
+        log_p = _delete(self.log_p, self.likeliest)
+        half = jnp.exp(-jnp.where((c == 0) & overflows(-log_p), 0.0, log_p) / 2)
         return (c * half * half - _shared(-jnp.sum(c, axis=-1), self.log_p)).ravel()
 
 
@@ -113,7 +115,8 @@ class Categorical(AbstractLikelihood):
         def one(z, c):
             # M v = c for v = c/p up to a shift, if Σc = 0; M⁺c is the v with Σv = 0.
             c = _centred(c)
-            v = c / jnp.where(c == 0, 1.0, jax.nn.softmax(z, axis=-1))
+            p = jax.nn.softmax(z, axis=-1)
+            v = c / jnp.where((c == 0) & (p < jnp.finfo(p.dtype).tiny), 1.0, p)
             return v - jnp.mean(v, axis=-1, keepdims=True)
 
         return jax.tree.map(one, split(z)[0], c)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from .._tree import split, structure
 from ._base import AbstractLikelihood
 from ._outputs import targets_like
-from ._roots import DiagonalRoot
+from ._roots import DiagonalRoot, overflows
 
 
 class Poisson(AbstractLikelihood):
@@ -32,7 +32,7 @@ class Poisson(AbstractLikelihood):
 
     def sharp(self, z, c):
         # 0 wins over a rate that underflows.
-        return jax.tree.map(lambda s, x: x * jnp.exp(-jnp.where(x == 0, 0.0, s)), split(z)[0], c)
+        return jax.tree.map(lambda s, x: x * jnp.exp(-jnp.where((x == 0) & overflows(-s), 0.0, s)), split(z)[0], c)
 
     def divergence(self, u, z):
         def kl(a, b):

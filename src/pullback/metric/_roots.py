@@ -35,11 +35,21 @@ class DiagonalRoot(AbstractRoot):
 
     def unit_lift(self, c):
         # S⁺c = e^-ℓ c, and its grading divided out: e^-2ℓ c. In two factors, because e^-2ℓ may overflow where the product does not;
-        # and c = 0 wins over an overflowing factor.
+        # and c = 0 wins over an overflowing factor. Only there: elsewhere the map is linear in c, and differentiated at c = 0 too.
         c = self.like.ravel(c)
-        present = (self.log_scale != -jnp.inf) & (c != 0)
+        present = (self.log_scale != -jnp.inf) & ((c != 0) | ~overflows(-2 * self.log_scale))
         inverse = jnp.exp(-jnp.where(present, self.log_scale, 0.0))
         return jnp.where(present, (c * inverse) * inverse, 0.0)
+
+
+def overflows(log: Array) -> Array:
+    """Whether e^log is beyond the range of the floating-point type.
+
+    **Arguments:**
+
+    - `log`: logarithms.
+    """
+    return log >= jnp.log(jnp.finfo(log.dtype).max)
 
 
 class FactorRoot(AbstractRoot):

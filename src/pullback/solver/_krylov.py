@@ -71,17 +71,27 @@ class KrylovFactors(AbstractFactors):
         return (rows,) if self.damping is None else (rows, self._flat)
 
     def _least_squares(self, function, domain, b):
-        operator = lx.FunctionLinearOperator(function, domain)
+        # lineax's LSMR compares with Python numbers, so that it runs in the default dtype only: float32 under x64 is widened for it.
+        short, wide = self.operator.metric.dtype, jnp.result_type(float)
+
+        def widened(x):
+            return _cast(function(_cast(x, short)), wide)
+
+        operator = lx.FunctionLinearOperator(widened, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide), domain))
 
         def solve(b, rtol):
             # No absolute tolerance: a saturated right-hand side may be 1e-170 and still matter.
             solver = lx.LSMR(rtol=rtol, atol=0.0, max_steps=self.max_steps, conlim=math.inf)
-            return lx.linear_solve(operator, b, solver, throw=False).value
+            return _cast(lx.linear_solve(operator, _cast(b, wide), solver, throw=False).value, short)
 
         first = solve(b, self.rtol)
         # The correction is small; half of the digits of it are all that can be had.
         again = solve(jax.tree.map(jnp.subtract, b, function(first)), math.sqrt(self.rtol))
         return jax.tree.map(jnp.add, first, again)
+
+
+def _cast(tree, dtype):
+    return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
 class Krylov(AbstractSolver):
