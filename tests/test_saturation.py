@@ -60,7 +60,7 @@ def relative(found, expected):
 LOGISTIC = pb.Composite(lambda p, x: x[0] @ p + x[1], metric=pb.metric.Bernoulli())
 
 
-def logistic_step(x, y, offset, BY_FUNCTION=LOGISTIC, **kwargs):
+def logistic_step(x, y, offset, problem=LOGISTIC, **kwargs):
     batch = ((jnp.asarray(x), jnp.asarray(offset)), jnp.asarray(y))
     return pb.natural_gradient(problem, jnp.zeros(x.shape[1], x.dtype), batch, **kwargs)
 
@@ -152,6 +152,19 @@ def test_saturation_categorical(samples, size, spread):
     ng = pb.natural_gradient(SOFTMAX, jnp.zeros(size), ((jnp.asarray(maps), jnp.asarray(offset)), jnp.asarray(y)))
     assert relative(ng.vector, exact_categorical(maps, offset, y)) < TOLERANCE
     assert bool(ng.result == pb.RESULTS.successful)
+
+
+@pytest.mark.parametrize("solver", [pb.solver.Primal(), pb.solver.Dual(), pb.solver.Krylov()], ids=lambda s: s.name)
+def test_saturation_beyond_what_a_solver_resolves_is_named(solver):
+    """Repeated samples among saturated ones: the weights do not cancel, and only the graded decomposition keeps the light rows."""
+    x, y, offset = data(12, 16, 5, 100, repeated=3)
+    ng = logistic_step(x, y, offset, solver=solver, throw=False)
+    assert relative(ng.vector, np.asarray(logistic_step(x, y, offset).vector)) > 0.1
+    assert bool(ng.result == pb.RESULTS.unresolved)
+    with pytest.raises(
+        RuntimeError, match=r"their rows of A lie below what this solver resolves.*solver=pullback\.solver\.SVD\(\)"
+    ):
+        logistic_step(x, y, offset, solver=solver)
 
 
 def softplus_loss(z, y):

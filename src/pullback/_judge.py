@@ -65,7 +65,7 @@ def prepare(
         raise ValueError(f"solver must be one of pullback.solver, e.g. solver=pullback.solver.SVD(), got {solver!r}.")
     solver.check(inverse)
     # Numbers become arrays: another damping is another input, not another program.
-    inverse = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, inverse)
+    arrays: Any = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, inverse)
     if memory < 1:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
     params, data = _arrays(params), _arrays(as_batch(batch))
@@ -75,7 +75,7 @@ def prepare(
         other = _arrays(as_batch(metric_batch))
         if data.inputs is None:
             raise ValueError("metric_batch is for models with data; this problem was called without a batch.")
-    return problem, params, data, other, inverse, solver
+    return problem, params, data, other, arrays, solver
 
 
 def _arrays(tree):
