@@ -2,6 +2,8 @@
 
 import os
 
+# Compiling takes nearly all of the time here, and what is compiled runs for a millisecond: do not optimise it.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 # Before NumPy is imported: the threads of LAPACK fight with those of the other workers (see the Makefile).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -12,6 +14,29 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+# Files whose parametrised tests run, by default, on every n-th of their cases; `make test-all` runs all of them.
+THINNED = {
+    "test_agreement": 4,
+    "test_gauge": 4,
+    "test_measure": 4,
+    "test_natural_gradient": 4,
+    "test_pullback": 3,
+    "test_saturation": 3,
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    seen = {}
+    for item in items:
+        every = THINNED.get(item.path.stem)
+        if every is None or not hasattr(item, "callspec"):
+            continue
+        place = seen[item.path, item.originalname] = seen.get((item.path, item.originalname), -1) + 1
+        if place % every:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -81,8 +81,13 @@ def smooth_loss(z, *targets):
     return sum(jnp.sum(jnp.sin(x + 0.3).reshape(x.shape[0], -1), axis=1) for x in leaves)
 
 
-def make_example(metric_name: str, model_name: str, seed: int = 0) -> testing.Example:
+# Where the first draw is ill-conditioned, or has no gap where the inverse truncates.
+SEEDS = {("masked rows", "tied weights"): 1, ("loss hessian", "dead unit"): 1}
+
+
+def make_example(metric_name: str, model_name: str, seed: int | None = None) -> testing.Example:
     """A problem with the metric and the model of these names."""
+    seed = SEEDS.get((metric_name, model_name), 0) if seed is None else seed
     case = METRICS[metric_name]
     base, targets = case.make_z(), case.make_targets()
     entries = sum(x.size for x in jax.tree.leaves(eqx.filter(base, eqx.is_inexact_array)))
