@@ -25,7 +25,7 @@ TOLERANCE = 1e-9
 ITERATIVE = ["krylov"]
 FACTORISING = [name for name in SOLVERS if name not in ("krylov", "auto")]
 PAIRS = [(solver, inverse) for inverse in INVERSES for solver in FACTORISING]
-# Half of the digits of compilation time are spent on optimising what runs for a millisecond.
+# Most of the time of compilation goes into optimising what runs for a millisecond.
 COMPILER = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
