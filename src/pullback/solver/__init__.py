@@ -6,7 +6,13 @@ from ._base import AbstractFactors as AbstractFactors
 from ._base import AbstractSolver as AbstractSolver
 from ._base import Factorised as Factorised
 from ._base import Spectrum as Spectrum
+from ._cost import Cost as Cost
+from ._cost import Setting as Setting
 from ._dual import Dual as Dual
 from ._krylov import Krylov as Krylov
+from ._preconditioner import AbstractPreconditioner as AbstractPreconditioner
+from ._preconditioner import Diagonal as Diagonal
+from ._preconditioner import Kronecker as Kronecker
+from ._preconditioner import Nystrom as Nystrom
 from ._primal import Primal as Primal
 from ._svd import SVD as SVD

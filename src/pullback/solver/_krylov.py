@@ -5,9 +5,13 @@ LSMR started from zero stays in the range of \(A^\top\), so what it converges to
 smoothly it may stop early and say success), so the solve is repeated on the *true* residual, and the normal-equation residual of what
 comes out is recomputed from scratch and reported. On an undamped metric whose singular values decay smoothly to zero no Krylov method
 finds the Moore-Penrose solution to full accuracy; the reported residual says how far it got.
+
+Damped, a preconditioner gathers the spectrum (`_preconditioner.py`): on parameters, LSMR on \(B C^{-1/2}\); on rows (`Nystrom`), conjugate gradients on
+\((K + λ)y = r\), \(\delta = A^\top y\). A start is subtracted first; what is iterated on is the rest.
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,17 +19,22 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, Float
 
+from .._gauge import EuclideanGauge
 from .._inverse import MoorePenrose, Tikhonov
 from .._types import Flat
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import krylov_cost
+from ._preconditioner import AbstractPreconditioner, AbstractScaling, Nystrom, scaling, sketch
 
 
 class KrylovFactors(AbstractFactors):
-    """Nothing is factorised: the operator and the tolerances."""
+    """Nothing is factorised: the operator, the tolerances, and what a preconditioner needs."""
 
     operator: Whitened
     damping: Float[Array, ""] | None
+    scaling: AbstractScaling | None
+    sketch: tuple[Float[Array, "m k"], Float[Array, " k"]] | None
+    start: Flat | None
     rtol: float = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
 
@@ -38,16 +47,66 @@ class KrylovFactors(AbstractFactors):
         return False
 
     def lifted(self, r):
-        return self._solve(self._stack(self.operator.scale * r))
+        return self.counted(r)[0]
+
+    def counted(self, r: Float[Array, " m"]) -> tuple[Flat, Array]:
+        """`lifted`, and the number of products with G or K that it took (those of a sketch not counted).
+
+        **Arguments:**
+
+        - `r`: the lifted covector, its grading divided out.
+        """
+        b = self.operator.scale * r
+        if self.sketch is not None:
+            return self._on_rows(b)
+        if self.start is None:
+            return self._solve(self._stack(b))
+        rest = jax.tree.map(jnp.subtract, self._stack(b), self._forward(self.start))
+        correction, steps = self._solve(rest)
+        return self.start + correction, steps
 
     def covector(self, g):
-        return self._solve(self._least_squares(self._adjoint, self._stacked, g))
+        return self._solve(self._least_squares(self._adjoint, self._stacked, g)[0])[0]
 
     def project(self, eta):
-        return self._solve(self._forward(eta)) if self.damping is None else jnp.full_like(eta, jnp.nan)
+        return self._solve(self._forward(eta))[0] if self.damping is None else jnp.full_like(eta, jnp.nan)
 
-    def _solve(self, b: tuple[Array, ...]) -> Flat:
-        return self._least_squares(self._forward, self._flat, b)
+    def _solve(self, b: tuple[Array, ...]) -> tuple[Flat, Array]:
+        scaling = self.scaling
+        if scaling is None:
+            return self._least_squares(self._forward, self._flat, b)
+        found, steps = self._least_squares(lambda u: self._forward(scaling.apply(u)), self._flat, b)
+        return scaling.apply(found), steps
+
+    def _on_rows(self, b: Array) -> tuple[Flat, Array]:
+        """Conjugate gradients on (K + λ) y = b, preconditioned by U (Λ + λ)⁻¹ Uᵀ (λ_k + λ) + (1 - UUᵀ)."""
+        assert self.sketch is not None
+        assert self.damping is not None
+        (u, values), damping = self.sketch, self.damping
+        ratio = (values[-1] + damping) / (values + damping) - 1
+
+        def precondition(y):
+            return y + u @ (ratio * (u.T @ y))
+
+        def product(y):
+            return self.operator.mv(self.operator.rmv(y)) + damping * y
+
+        short, wide = self.operator.metric.dtype, jnp.result_type(float)
+        like = jax.ShapeDtypeStruct(b.shape, wide)
+
+        def operator(function):
+            return lx.FunctionLinearOperator(lambda y: function(y.astype(short)).astype(wide), like, lx.positive_semidefinite_tag)
+
+        solver = lx.CG(rtol=self.rtol, atol=0.0, max_steps=self.max_steps)
+
+        def solve(b):
+            options = {"preconditioner": operator(precondition)}
+            solution = lx.linear_solve(operator(product), b.astype(wide), solver, options=options, throw=False)
+            return solution.value.astype(short), solution.stats["num_steps"]
+
+        first, steps = solve(b)
+        again, more = solve(b - product(first))
+        return self.operator.rmv(first + again), steps + more
 
     def _stack(self, y: Array) -> tuple[Array, ...]:
         if self.damping is None:
@@ -83,12 +142,13 @@ class KrylovFactors(AbstractFactors):
         def solve(b, rtol):
             # No absolute tolerance: a saturated right-hand side may be 1e-170 and still matter.
             solver = lx.LSMR(rtol=rtol, atol=0.0, max_steps=self.max_steps, conlim=math.inf)
-            return _cast(lx.linear_solve(operator, _cast(b, wide), solver, throw=False).value, short)
+            solution = lx.linear_solve(operator, _cast(b, wide), solver, throw=False)
+            return _cast(solution.value, short), solution.stats["num_steps"]
 
-        first = solve(b, self.rtol)
+        first, steps = solve(b, self.rtol)
         # The correction is small; half of the digits of it are all that can be had.
-        again = solve(jax.tree.map(jnp.subtract, b, function(first)), math.sqrt(self.rtol))
-        return jax.tree.map(jnp.add, first, again)
+        again, more = solve(jax.tree.map(jnp.subtract, b, function(first)), math.sqrt(self.rtol))
+        return jax.tree.map(jnp.add, first, again), steps + more
 
 
 def _cast(tree, dtype):
@@ -96,27 +156,50 @@ def _cast(tree, dtype):
 
 
 class Krylov(AbstractSolver):
-    """LSMR with products of A and Aᵀ only. `MoorePenrose()` without `rtol`, and `Tikhonov`."""
+    """LSMR with products of A and Aᵀ only, or preconditioned. `MoorePenrose()` without `rtol`, and `Tikhonov`."""
 
     rtol: float | None = eqx.field(static=True)
     max_steps: int | None = eqx.field(static=True)
+    preconditioner: AbstractPreconditioner | None
+    start: Any
 
-    def __init__(self, rtol: float | None = None, max_steps: int | None = None):
+    def __init__(
+        self,
+        rtol: float | None = None,
+        max_steps: int | None = None,
+        preconditioner: AbstractPreconditioner | None = None,
+        start: Any = None,
+    ):
         """Choose the matrix-free solver.
 
         **Arguments:**
 
-        - `rtol`: the tolerance of LSMR; if left out, 10 eps.
+        - `rtol`: the tolerance of the iteration; if left out, 10 eps.
         - `max_steps`: the bound on its iterations; if left out, 4 min(m, P) + 100.
+        - `preconditioner`: `Diagonal()`, `Kronecker()` or `Nystrom(rank)`, for `Tikhonov` only.
+        - `start`: a vector on the parameters to start from, for `Tikhonov` only: undamped, what is not in the range of Aᵀ would stay.
         """
         if rtol is not None and not 0 < rtol < 1:
             raise ValueError(f"Krylov(rtol={rtol}): rtol must be between 0 and 1, e.g. Krylov(rtol=1e-10).")
         if max_steps is not None and max_steps < 1:
             raise ValueError(f"Krylov(max_steps={max_steps}): max_steps must be at least 1.")
-        self.rtol, self.max_steps = rtol, max_steps
+        if preconditioner is not None and not isinstance(preconditioner, AbstractPreconditioner):
+            raise ValueError(
+                f"Krylov(preconditioner={preconditioner!r}): give pullback.solver.Diagonal(), Kronecker() or Nystrom(rank)."
+            )
+        if start is not None and isinstance(preconditioner, Nystrom):
+            raise ValueError("Krylov(start=..., preconditioner=Nystrom(...)): Nystrom iterates on rows, which have no start.")
+        self.rtol, self.max_steps, self.preconditioner, self.start = rtol, max_steps, preconditioner, start
 
     def check(self, inverse):
-        if isinstance(inverse, Tikhonov) or (isinstance(inverse, MoorePenrose) and inverse.rtol is None):
+        if isinstance(inverse, Tikhonov):
+            return
+        if self.preconditioner is not None or self.start is not None:
+            raise ValueError(
+                f"Krylov with a preconditioner or a start does not give the minimum norm that {type(inverse).__name__} asks for: leave them "
+                "out, or damp: inverse=pullback.Tikhonov(...)."
+            )
+        if isinstance(inverse, MoorePenrose) and inverse.rtol is None:
             return
         raise ValueError(
             f"Krylov cannot cut off singular values, which {inverse} asks for: it never computes them. "
@@ -132,4 +215,13 @@ class Krylov(AbstractSolver):
         damping = jnp.asarray(inverse.damping, metric.dtype) if isinstance(inverse, Tikhonov) else None
         rtol = 10 * float(jnp.finfo(metric.dtype).eps) if self.rtol is None else self.rtol
         max_steps = 4 * min(operator.shape) + 100 if self.max_steps is None else self.max_steps
-        return Factorised(operator, inverse, KrylovFactors(operator, damping, rtol, max_steps), self.name)
+        rows = sketch(operator, self.preconditioner) if isinstance(self.preconditioner, Nystrom) else None
+        scales = None
+        if self.preconditioner is not None and rows is None and damping is not None:
+            scales = scaling(operator, self.preconditioner, damping)
+        # η = Rδ is not at hand for every gauge, so a start is for the Euclidean one.
+        start = None if self.start is None else metric.structure.ravel(self.start).astype(metric.dtype)
+        if start is not None and not isinstance(operator.gauge, EuclideanGauge):
+            raise ValueError("Krylov(start=...) is for the Euclidean gauge only: leave the gauge or the start out.")
+        factors = KrylovFactors(operator, damping, scales, rows, start, rtol, max_steps)
+        return Factorised(operator, inverse, factors, self.name)

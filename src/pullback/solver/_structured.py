@@ -94,9 +94,7 @@ def setting(operator: Whitened) -> Setting:
         return Setting(metric.rows, metric.size, metric.count, metric.dtype, 2.0 * metric.size * metric.count)
     walked = _walk(metric)
     dual, primal = (_laid_out(metric, walked, single) for single in (False, True))
-    return Setting(
-        metric.rows, metric.size, metric.count, metric.dtype, float(flops(walked.program)) * metric.count, dual, primal
-    )
+    return Setting(metric.rows, metric.size, metric.count, metric.dtype, float(flops(walked.program)) * metric.count, dual, primal)
 
 
 def _laid_out(metric: PullbackMetric, walked: Walk, single: bool) -> Layout | None:

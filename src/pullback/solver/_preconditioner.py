@@ -1,0 +1,175 @@
+r"""Preconditioners of `Krylov`, for a damped metric: cheap \(C \approx (G + λ)\) or \((K + λ)\) that gather the spectrum.
+
+Damped, the solution is unique, and a change of coordinates cannot change it. Undamped it could: the Krylov space of a preconditioned method
+leaves the range of \(A^\top\), and what it finds is not of minimum norm. So preconditioners are for `Tikhonov` only.
+
+- `Diagonal`: \(C = \mathrm{diag}(G) + λ\), on parameters;
+- `Kronecker`: \(C = \bigoplus_\text{layers} \overline{xx^\top} \otimes \sum_q d d^\top + λ\), layer by layer, on parameters (leaves that are not understood: their diagonal);
+- `Nystrom(rank)`: \(C = U(\Lambda)U^\top + λ\) from `rank` random products with K, on rows.
+"""
+
+import abc
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._gram import Factors
+from .._inverse import MoorePenrose
+from .._pullback import PullbackMetric
+from .._types import Flat, Scalar
+from ._base import Whitened, whiten
+from ._structured import find, structured_factors
+
+
+class AbstractScaling(eqx.Module):
+    """C^(-1/2), symmetric, on parameters."""
+
+    @abc.abstractmethod
+    def apply(self, v: Flat) -> Flat:
+        """C^(-1/2) v.
+
+        **Arguments:**
+
+        - `v`: a flat vector.
+        """
+
+
+class AbstractPreconditioner(eqx.Module):
+    """A choice of preconditioner."""
+
+
+class Diagonal(AbstractPreconditioner):
+    """The diagonal of the metric."""
+
+
+class Kronecker(AbstractPreconditioner):
+    """One Kronecker product a layer, as if layers and samples were independent; exact products are still used in the iteration."""
+
+
+class Nystrom(AbstractPreconditioner):
+    """A randomised approximation of the kernel of a given rank. `adapted` chooses the rank."""
+
+    rank: int = eqx.field(static=True)
+    key: PRNGKeyArray
+
+    def __init__(self, rank: int, key: PRNGKeyArray | None = None):
+        """Choose a rank.
+
+        **Arguments:**
+
+        - `rank`: the number of products with the kernel that are spent; good if the eigenvalue of that number is near the damping.
+        - `key`: for the random vectors; `jax.random.key(0)` if left out.
+        """
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+            raise ValueError(f"Nystrom(rank={rank!r}): rank must be an integer >= 1, e.g. Nystrom(100).")
+        self.rank, self.key = rank, jax.random.key(0) if key is None else key
+
+    @staticmethod
+    def adapted(metric: PullbackMetric, damping: float, start: int = 16, key: PRNGKeyArray | None = None) -> "Nystrom":
+        """Double the rank until the smallest eigenvalue found is below ten times the damping, or the rank is m/2. Not for use inside `jit`.
+
+        **Arguments:**
+
+        - `metric`: a `PullbackMetric`, made by `pullback.pullback`.
+        - `damping`: λ.
+        - `start`: the first rank to try.
+        - `key`: for the random vectors.
+        """
+        operator = whiten(metric, MoorePenrose())
+        limit = max(1, metric.rows // 2)
+        rank = min(start, limit)
+        while True:
+            trial = Nystrom(rank, key)
+            values = eqx.filter_jit(sketch)(operator, trial)[1]
+            if rank == limit or float(values[-1]) <= 10 * damping:
+                return trial
+            rank = min(2 * rank, limit)
+
+
+class DiagonalScaling(AbstractScaling):
+    """diag(G) + λ."""
+
+    values: Flat
+
+    def apply(self, v):
+        return v / jnp.sqrt(self.values)
+
+
+class KroneckerScaling(AbstractScaling):
+    """Eigenvectors of the two factors of each layer."""
+
+    left: tuple[Float[Array, "i i"], ...]
+    right: tuple[Float[Array, "o o"], ...]
+    scales: tuple[Float[Array, "i o"], ...]
+    rest: Float[Array, " r"]
+    order: np.ndarray
+
+    def apply(self, v):
+        ordered, out, start = v[self.order], [], 0
+        for u, w, scale in zip(self.left, self.right, self.scales, strict=True):
+            size = scale.size
+            block = ordered[start : start + size].reshape(scale.shape)
+            out.append((u @ (scale * (u.T @ block @ w)) @ w.T).ravel())
+            start += size
+        out.append(self.rest * ordered[start:])
+        return jnp.zeros_like(v).at[self.order].set(jnp.concatenate(out), unique_indices=True)
+
+
+def scaling(operator: Whitened, kind: AbstractPreconditioner, damping: Scalar) -> AbstractScaling:
+    """C^(-1/2) for a preconditioner on parameters.
+
+    **Arguments:**
+
+    - `operator`: Ã.
+    - `kind`: `Diagonal` or `Kronecker`.
+    - `damping`: λ.
+    """
+    metric, plan = operator.metric, find(operator, single=True)
+    if plan is None:
+        # Nothing is understood: the diagonal, from blocks of rows.
+        return DiagonalScaling(metric.sum_blocks(lambda rows: jnp.sum(operator.gauge.rows(rows) ** 2, axis=0)) + damping)
+    factors = structured_factors(metric, plan)
+    grading = jnp.where(metric.active, jnp.exp(metric.log_scale), 0.0).reshape(factors.rows.shape[:2])
+    factors = factors.scaled(grading)
+    rest = jnp.sum(factors.rows**2, axis=(0, 1))
+    if isinstance(kind, Diagonal):
+        blocks = [(jnp.einsum("nti,nqto->io", x**2, d**2)).ravel() for x, d in zip(factors.x, factors.d, strict=True)]
+        values = jnp.concatenate([*blocks, rest])
+        return DiagonalScaling(jnp.zeros_like(values).at[plan.order].set(values, unique_indices=True) + damping)
+    return _kronecker(factors, rest, plan.order, damping)
+
+
+def _kronecker(factors: Factors, rest: Array, order: np.ndarray, damping: Scalar) -> KroneckerScaling:
+    left, right, scales = [], [], []
+    for x, d in zip(factors.x, factors.d, strict=True):
+        a, u = jnp.linalg.eigh(jnp.einsum("nti,ntj->ij", x, x) / x.shape[0])
+        b, w = jnp.linalg.eigh(jnp.einsum("nqto,nqtp->op", d, d))
+        left.append(u)
+        right.append(w)
+        scales.append(1 / jnp.sqrt(jnp.maximum(a, 0.0)[:, None] * jnp.maximum(b, 0.0)[None, :] + damping))
+    return KroneckerScaling(tuple(left), tuple(right), tuple(scales), 1 / jnp.sqrt(rest + damping), order)
+
+
+def sketch(operator: Whitened, kind: Nystrom) -> tuple[Float[Array, "m k"], Float[Array, " k"]]:
+    r"""U and Λ of the Nyström approximation \(K\Omega(\Omega^\top K\Omega)^+\Omega^\top K\) of K, with \(\Omega\) orthonormal.
+
+    A shift by rounding, taken off again at the end, keeps the Cholesky factorisation of the k × k matrix positive.
+
+    **Arguments:**
+
+    - `operator`: Ã.
+    - `kind`: rank and key.
+    """
+    m, dtype = operator.shape[0], operator.metric.dtype
+    omega = jnp.linalg.qr(jax.random.normal(kind.key, (m, min(kind.rank, m)), dtype))[0]
+    image = jax.lax.map(lambda y: operator.mv(operator.rmv(y)), omega.T, batch_size=16).T
+    shift = math.sqrt(m) * float(jnp.finfo(dtype).eps) * jnp.linalg.norm(image)
+    image = image + shift * omega
+    factor = jnp.linalg.cholesky(omega.T @ image)
+    root = jax.scipy.linalg.solve_triangular(factor, image.T, lower=True).T
+    u, s, _ = jnp.linalg.svd(root, full_matrices=False)
+    return u, jnp.maximum(s**2 - shift, 0.0)
