@@ -1,0 +1,271 @@
+"""Workers side by side: agreement first, then rounds in which each runs once, one after the other.
+
+One thread: the process is pinned to one core, every thread pool has one thread, and its CPU time counts, so that other programs on
+the machine disturb little. Two threads: two cores, pools of two, wall time. Approaches that take seconds get fewer rounds.
+"""
+
+import json
+import math
+import os
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .environments import ROOT, NotAvailable, python
+from .problems import WORKLOADS
+
+SCRATCH = ROOT / "build" / "bench"
+SHORT, PATIENCE = 0.05, 600.0
+"""Runs shorter than this are repeated within one round; a worker that is silent for longer than the other is given up."""
+
+
+class Entry(NamedTuple):
+    """One row of a table: where it runs and what."""
+
+    label: str
+    environment: str
+    adapter: str
+    approach: str
+    unit: int = 1
+    """How many operations one run makes."""
+
+
+class Failed(Exception):
+    """A worker that cannot go on, with the reason."""
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Environment variables of a worker: thread pools, no cache of compiled programs.
+
+    **Arguments:**
+
+    - `threads`: the size of every pool.
+    """
+    pools = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    return (
+        kept
+        | {f"{pool}_NUM_THREADS": str(threads) for pool in pools}
+        | {
+            "NPROC": str(threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_ENABLE_COMPILATION_CACHE": "false",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+    )
+
+
+def pin(threads: int) -> None:
+    """Keep this process on the last cores.
+
+    **Arguments:**
+
+    - `threads`: how many cores.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
+
+
+class Worker:
+    """A process that serves one approach."""
+
+    def __init__(self, entry: Entry, workload: str, threads: int):
+        self.entry = entry
+        self.log = SCRATCH / f"{workload}-{entry.adapter}-{entry.approach}.log"
+        command = [python(entry.environment), "-m", "bench.worker", entry.adapter, workload, entry.approach]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=environment(threads),
+                text=True,
+                preexec_fn=lambda: pin(threads),
+            )
+        self.versions = self._answer()["versions"]
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Send a line, wait for the answer."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            self.stop()
+            raise Failed(f"no answer within {PATIENCE:.0f} s")
+        line = self.process.stdout.readline()
+        if not line:
+            code = self.process.wait()
+            raise Failed("out of memory" if code == -9 else f"ended with code {code}, see {self.log.relative_to(ROOT)}")
+        answer = json.loads(line)
+        if "error" in answer:
+            self.stop()
+            raise Failed(answer["error"])
+        return answer
+
+    def stop(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+
+
+def reference(name: str) -> np.ndarray | None:
+    """The float64 reference of a workload, made if need be; `None` where there is none.
+
+    **Arguments:**
+
+    - `name`: the workload.
+    """
+    if WORKLOADS[name].kind == "product" or name == "W1-4096":
+        return None
+    path = SCRATCH / f"{name}.npy"
+    if not path.exists():
+        command = [sys.executable, "-m", "bench.reference", name, str(path)]
+        subprocess.run(command, cwd=ROOT, env=environment(1), check=True, stdout=sys.stderr)
+    return np.load(path)
+
+
+class Row:
+    """What became of one entry."""
+
+    def __init__(self, entry: Entry):
+        self.entry = entry
+        self.worker: Worker | None = None
+        self.times: list[float] = []
+        self.record: dict[str, Any] = {"approach": entry.label, "status": "ok"}
+
+    def begin(self, workload: str, threads: int, wanted: np.ndarray | None, residual: bool) -> None:
+        """Start, run once, compare."""
+        path = SCRATCH / f"{workload}-{self.entry.adapter}-{self.entry.approach}-out.npy"
+        try:
+            self.worker = Worker(self.entry, workload, threads)
+            first = self.worker.ask(f"first {path}")
+        except (Failed, NotAvailable) as reason:
+            self.record["status"] = f"{'skipped' if isinstance(reason, NotAvailable) else 'failed'}: {reason}"
+            self.worker = None
+            return
+        self.record |= {"versions": self.worker.versions, "peak": first["peak"], "compile": first["compile"], "note": first["note"]}
+        self.cost = first["seconds"][0 if threads == 1 else 1]
+        self.record["first"] = self.cost / self.entry.unit
+        if wanted is not None and path.exists():
+            found = np.load(path)
+            error = float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+            self.record["error"] = error
+            if not error < WORKLOADS[workload].tolerance:
+                self.record["status"] = f"disagrees with the reference by {error:.0e}: not timed"
+                self.stop()
+        elif residual and path.exists():
+            self.record["residual"] = call("bench.reference", workload, str(path), "residual").get("residual", math.nan)
+        path.unlink(missing_ok=True)
+
+    def run(self, threads: int) -> None:
+        """One timed round."""
+        assert self.worker is not None
+        repeats = max(1, min(100, math.ceil(SHORT / max(self.cost, 1e-4))))
+        try:
+            self.times.append(self.worker.ask(f"run {repeats}")["seconds"][0 if threads == 1 else 1] / self.entry.unit)
+        except Failed as reason:
+            self.record["status"] = f"failed: {reason}"
+            self.worker = None
+
+    def stop(self) -> None:
+        """End the worker."""
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker = None
+
+    def close(self) -> dict[str, Any]:
+        """The record, with the median."""
+        self.stop()
+        if self.times and self.record["status"] == "ok":
+            self.record |= {"seconds": statistics.median(self.times), "times": self.times, "n": len(self.times)}
+        return self.record
+
+
+def rounds_of(cost: float, rounds: int) -> int:
+    """How often something that took `cost` seconds is run: within about 20 s, but twice at least.
+
+    **Arguments:**
+
+    - `cost`: seconds.
+    - `rounds`: the most.
+    """
+    return max(min(rounds, 2), min(rounds, int(20 / max(cost, 1e-9))))
+
+
+def measure(
+    name: str,
+    entries: Sequence[Entry],
+    threads: int,
+    rounds: int,
+    say: Callable[[str], None] = lambda text: None,
+    compare: bool = True,
+    residual: bool = False,
+) -> list[dict[str, Any]]:
+    """Records of all entries on one workload.
+
+    **Arguments:**
+
+    - `name`: the workload.
+    - `entries`: what runs.
+    - `threads`: 1 or 2.
+    - `rounds`: how many timed rounds.
+    - `say`: told what is going on.
+    - `compare`: whether there is a reference to agree with.
+    - `residual`: whether the residual is computed where there is no reference.
+    """
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    wanted = reference(name) if compare else None
+    rows = [Row(entry) for entry in entries]
+    try:
+        for row in rows:
+            start = time.perf_counter()
+            row.begin(name, threads, wanted, residual)
+            say(
+                f"{name}, {threads} thread{'s' * (threads > 1)}: {row.entry.label}: {row.record['status']}, {time.perf_counter() - start:.0f} s"
+            )
+        for index in range(rounds):
+            for row in rows:
+                if row.worker is not None and index < rounds_of(row.cost, rounds):
+                    row.run(threads)
+    finally:
+        records = [row.close() for row in rows]
+    return records
+
+
+def call(module: str, *args: str, threads: int = 1) -> dict[str, Any]:
+    """What a module of the benchmark prints as JSON, run in a fresh process; the reason under `error` if it fails.
+
+    **Arguments:**
+
+    - `module`: run with `-m`.
+    - `*args`: its arguments.
+    - `threads`: as above.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *args],
+        cwd=ROOT,
+        env=environment(threads),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: pin(threads),
+    )
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
