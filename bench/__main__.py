@@ -113,6 +113,7 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
         "peers": peers,
         "slow": SLOW,
         "machine": machine(),
+        "load": os.getloadavg()[0],
     }
     for key in ("threads1", "threads2", "compile"):
         results.setdefault(key, {})

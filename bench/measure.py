@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .environments import ROOT, NotAvailable, python
-from .problems import WORKLOADS
+from .problems import find
 
 SCRATCH = ROOT / "build" / "bench"
-SHORT, PATIENCE = 0.05, 600.0
-"""Runs shorter than this are repeated within one round; a worker that is silent for longer than the other is given up."""
+SHORT = 0.05
+"""Runs shorter than this many seconds are repeated within one round."""
+PATIENCE = float(os.environ.get("BENCH_PATIENCE", "600"))
+"""A worker that is silent for longer is given up."""
 
 
 class Entry(NamedTuple):
@@ -131,7 +133,7 @@ def reference(name: str) -> np.ndarray | None:
 
     - `name`: the workload.
     """
-    if WORKLOADS[name].kind == "product" or name == "W1-4096":
+    if find(name).kind == "product" or name == "W1-4096":
         return None
     path = SCRATCH / f"{name}.npy"
     if not path.exists():
@@ -156,17 +158,19 @@ class Row:
             self.worker = Worker(self.entry, workload, threads)
             first = self.worker.ask(f"first {path}")
         except (Failed, NotAvailable) as reason:
-            self.record["status"] = f"{'skipped' if isinstance(reason, NotAvailable) else 'failed'}: {reason}"
+            text = str(reason)
+            skipped = isinstance(reason, NotAvailable) or text.startswith("NotImplementedError: ")
+            self.record["status"] = f"{'skipped' if skipped else 'failed'}: {text.removeprefix('NotImplementedError: ')}"
             self.worker = None
             return
-        self.record |= {"versions": self.worker.versions, "peak": first["peak"], "compile": first["compile"], "note": first["note"]}
+        self.record |= {"versions": self.worker.versions} | {key: first[key] for key in ("peak", "peak_run", "compile", "note")}
         self.cost = first["seconds"][0 if threads == 1 else 1]
         self.record["first"] = self.cost / self.entry.unit
         if wanted is not None and path.exists():
             found = np.load(path)
             error = float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
             self.record["error"] = error
-            if not error < WORKLOADS[workload].tolerance:
+            if not error < find(workload).tolerance:
                 self.record["status"] = f"disagrees with the reference by {error:.0e}: not timed"
                 self.stop()
         elif residual and path.exists():
@@ -248,7 +252,7 @@ def measure(
     return records
 
 
-def call(module: str, *args: str, threads: int = 1) -> dict[str, Any]:
+def call(module: str, *args: str, threads: int = 1, patience: float = 2 * PATIENCE) -> dict[str, Any]:
     """What a module of the benchmark prints as JSON, run in a fresh process; the reason under `error` if it fails.
 
     **Arguments:**
@@ -256,16 +260,21 @@ def call(module: str, *args: str, threads: int = 1) -> dict[str, Any]:
     - `module`: run with `-m`.
     - `*args`: its arguments.
     - `threads`: as above.
+    - `patience`: the seconds it may take.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", module, *args],
-        cwd=ROOT,
-        env=environment(threads),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: pin(threads),
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *args],
+            cwd=ROOT,
+            env=environment(threads),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=patience,
+            preexec_fn=lambda: pin(threads),
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done within {patience:.0f} s"}
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
     return json.loads(done.stdout.strip().splitlines()[-1])

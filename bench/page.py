@@ -4,9 +4,13 @@ import datetime
 import math
 from typing import Any
 
+from . import scaling
 from .entries import FLOOR, OURS
 from .goals import GOALS, Results
 from .problems import TABLES, WORKLOADS, flat, make
+
+GRADIENT = "gradient"
+"""Tables without ours are read against the gradient that stands above."""
 
 HEAD = """# Benchmarks
 
@@ -90,11 +94,13 @@ def workload(results: Results, name: str) -> str:
     """
     one, two = results.get("threads1", {}).get(name, []), results.get("threads2", {}).get(name, [])
     ours, floor = _find(one, OURS.label).get("seconds"), _find(one, FLOOR.label).get("seconds")
-    base = one[0].get("seconds") if ours is None and one else ours
+    base = ours
     ours2 = _find(two, OURS.label).get("seconds")
     lines, notes = [], []
     for record in one:
         time, other = record.get("seconds"), _find(two, record["approach"])
+        if GRADIENT in record["approach"]:
+            base = time
         is_floor = record["approach"] == FLOOR.label
         if time is None:
             notes.append(f"- {record['approach']}: {record['status']}")
@@ -112,7 +118,7 @@ def workload(results: Results, name: str) -> str:
                 str(record["n"]),
             ]
         )
-    first = "/ ours" if ours else "/ first"
+    first = "/ ours" if ours else "/ gradient"
     header = ["approach", "1 thread, CPU", first, "/ floor", "2 threads, wall", "/ ours", "peak MB", "error", "n"]
     return _table(header, lines, "lrrrrrrrr") + ("\n" + "\n".join(notes) + "\n" if notes else "")
 
@@ -121,9 +127,8 @@ def _title(name: str) -> str:
     w = WORKLOADS[name]
     if w.kind == "product":
         return f"## {name}: {w.title}\n\n"
-    return f"## {name}: {w.title}\n\nm = {w.rows:,} rows, P = {flat(make(w)[0]).size:,} parameters, damping {w.damping:g}.\n\n".replace(
-        ",", " ", 2
-    )
+    rows, size = (f"{n:,}".replace(",", " ") for n in (w.rows, flat(make(w)[0]).size))
+    return f"## {name}: {w.title}\n\nm = {rows} rows, P = {size} parameters, damping {w.damping:g}.\n\n"
 
 
 def _versions(results: Results) -> str:
@@ -160,8 +165,11 @@ def page(results: Results) -> str:
         out += "## Krylov\n\n" + _krylov(results["krylov"]) + "\n"
     if "large" in results:
         out += "## W1 with N = 4096\n\n" + _large(results["large"]) + "\n"
+    if "scaling" in results:
+        out += scaling.section(results["scaling"]) + "\n"
     machine = results["machine"]
-    out += f"## Machine and versions\n\n{machine['cpu']}, {machine['cores']} cores, {machine['memory']} GB, Python {machine['python']}.\n\n"
+    out += f"## Machine and versions\n\n{machine['cpu']}, {machine['cores']} cores, {machine['memory']} GB, Python {machine['python']}. "
+    out += f"Other programs kept {results['load']:.1f} cores busy when the run began; two threads want a quiet machine.\n\n"
     return out + _versions(results) + "\n" + METHOD.format(slow=results["slow"])
 
 

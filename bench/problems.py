@@ -93,6 +93,21 @@ WORKLOADS = {w.name: w for w in (*_MLPS, *_OTHERS, _LARGE)}
 TABLES = ("W1", "W2", "W2p", "W3", "W4", "W5", "R1", "R2")
 """The workloads that get a table of their own."""
 
+
+def find(name: str) -> Workload:
+    """A workload by its name, or a softmax MLP by widths and samples, such as `mlp-16-32-10@128`.
+
+    **Arguments:**
+
+    - `name`: a key of `WORKLOADS`, or such a specification.
+    """
+    if name in WORKLOADS:
+        return WORKLOADS[name]
+    kind, *widths = name.partition("@")[0].split("-")
+    sizes, samples = tuple(map(int, widths)), int(name.partition("@")[2])
+    return Workload(name, f"softmax MLP {'-'.join(widths)}, N = {samples}, float32", kind, sizes, samples, "float32", 1e-3, True)
+
+
 IMAGE, SEQUENCE, HEADS, DEPTHS = 28, 32, 4, (3, 4)
 """The sides of the images of R1; the sequence and the heads of R2; the depths of W5."""
 REPEATS = 10

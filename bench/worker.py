@@ -63,13 +63,28 @@ def _memory(field: str) -> float:
     return float("nan") if field == "VmRSS" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _first(approach: Approach, path: str) -> dict:
+def _reset() -> float:
+    """Let the high-water mark start from here; what is resident now, in MB."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from here
-    before = _memory("VmRSS")
-    compile_seconds = timed(approach.prepare)[1] if approach.prepare else (float("nan"),) * 2
+        Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def _first(approach: Approach, path: str) -> dict:
+    before = _reset()
+    compile_seconds, compiling = (float("nan"),) * 2, 0.0
+    if approach.prepare:
+        compile_seconds = timed(approach.prepare)[1]
+        compiling = _memory("VmHWM")
+    compiled = _reset()
     result, seconds = timed(approach.run)
-    answer = {"compile": compile_seconds, "seconds": seconds, "peak": _memory("VmHWM") - before}
+    running = _memory("VmHWM")
+    answer = {
+        "compile": compile_seconds,
+        "seconds": seconds,
+        "peak": max(compiling, running) - before,
+        "peak_run": running - compiled,
+    }
     if approach.vector:
         np.save(path, np.asarray(approach.vector(result), np.float64))
     return answer | {"note": approach.note() if approach.note else {}}

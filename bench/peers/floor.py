@@ -15,8 +15,6 @@ Elementwise work, memory traffic between the calls and the contraction over outp
 that no other is faster. W5: one LU factorisation and the solves with M_{l+1} = W_l⁻¹ M_l W_{l+1}, for each layer, after the plain gradient.
 """
 
-from itertools import pairwise
-
 import numpy as np
 import scipy.linalg as sl
 
@@ -151,13 +149,14 @@ def _product(workload: Workload, depth: int):
 
     def recursion():
         cotangent = product() - target
+        factors = [sl.lapack.dgetrf(w)[:2] for w in layers_]
         # Σ_l W_1…W_{l-1} V_l W_{l+1}…W_L = cotangent, each layer its L-th part: V_l = (W_1…W_{l-1})⁻¹ cotangent (W_{l+1}…W_L)⁻¹ / L.
-        current = cotangent
-        for w in layers_[:0:-1]:
-            current = sl.solve(w.T, current.T, check_finite=False, overwrite_b=True).T
-        out = [current / depth]
-        for left, right in pairwise(layers_):
-            out.append(sl.solve(left, out[-1] @ right, check_finite=False, overwrite_b=True))
+        current = cotangent.T
+        for factor in factors[:0:-1]:
+            current = sl.lapack.dgetrs(*factor, current, trans=1)[0]
+        out = [current.T / depth]
+        for factor, right in zip(factors[:-1], layers_[1:], strict=True):
+            out.append(sl.lapack.dgetrs(*factor, out[-1] @ right)[0])
         return out
 
     return {"gradient": lambda: gradient(product() - target), "recursion": recursion}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..models import MODELS, loss
-from ..problems import REPEATS, WORKLOADS, Workload, flat, make
+from ..problems import REPEATS, Workload, find, flat, make
 from ..worker import Approach
 
 PACKAGES = ("pullback", "jax", "jaxlib", "equinox", "lineax")
@@ -32,6 +32,9 @@ def _solvers(pb, workload: Workload, size: int):
         "default": lambda: None,
         "generic": lambda: generic(pb, workload, size),
         "krylov": lambda: pb.solver.Krylov(),
+        "dual": lambda: pb.solver.Dual(),
+        "primal": lambda: pb.solver.Primal(),
+        "svd": lambda: pb.solver.SVD(),
     }
 
 
@@ -123,9 +126,9 @@ def build(name: str, approach: str) -> Approach:
     **Arguments:**
 
     - `name`: the workload.
-    - `approach`: `default`, `generic`, `krylov`; `gradients`, `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
+    - `approach`: `default`, `generic`, `krylov`, `dual`, `primal`, `svd`; `gradients`, `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
     """
-    workload = WORKLOADS[name]
+    workload = find(name)
     jax.config.update("jax_enable_x64", workload.dtype == "float64")
     import pullback as pb
 
