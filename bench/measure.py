@@ -4,6 +4,7 @@ One thread: the process is pinned to one core, every thread pool has one thread,
 the machine disturb little. Two threads: two cores, pools of two, wall time. Approaches that take seconds get fewer rounds.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -55,6 +56,7 @@ def environment(threads: int) -> dict[str, str]:
         kept
         | {f"{pool}_NUM_THREADS": str(threads) for pool in pools}
         | {
+            "BENCH_CORES": str(threads),
             "NPROC": str(threads),
             "OMP_WAIT_POLICY": "PASSIVE",
             "JAX_PLATFORMS": "cpu",
@@ -62,17 +64,6 @@ def environment(threads: int) -> dict[str, str]:
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
     )
-
-
-def pin(threads: int) -> None:
-    """Keep this process on the last cores.
-
-    **Arguments:**
-
-    - `threads`: how many cores.
-    """
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
 
 
 class Worker:
@@ -91,18 +82,15 @@ class Worker:
                 cwd=ROOT,
                 env=environment(threads),
                 text=True,
-                preexec_fn=lambda: pin(threads),
             )
         self.versions = self._answer()["versions"]
 
     def ask(self, line: str) -> dict[str, Any]:
         """Send a line, wait for the answer."""
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
@@ -113,6 +101,7 @@ class Worker:
         line = self.process.stdout.readline()
         if not line:
             code = self.process.wait()
+            self.stop()
             raise Failed("out of memory" if code == -9 else f"ended with code {code}, see {self.log.relative_to(ROOT)}")
         answer = json.loads(line)
         if "error" in answer:
@@ -124,6 +113,10 @@ class Worker:
         """End the process."""
         self.process.kill()
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def reference(name: str) -> np.ndarray | None:
@@ -271,7 +264,6 @@ def call(module: str, *args: str, threads: int = 1, patience: float = 2 * PATIEN
             text=True,
             check=False,
             timeout=patience,
-            preexec_fn=lambda: pin(threads),
         )
     except subprocess.TimeoutExpired:
         return {"error": f"not done within {patience:.0f} s"}

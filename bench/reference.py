@@ -15,7 +15,7 @@ import scipy.linalg as sl
 from jax.flatten_util import ravel_pytree
 
 from .models import MODELS, loss, whitening
-from .problems import WORKLOADS, Workload, make
+from .problems import Workload, find, make
 
 
 def _double(workload: Workload):
@@ -137,7 +137,7 @@ def main(name: str, path: str, only: str = "") -> None:
     - `only`: `residual` to print, as JSON, the residual of the vector that is there.
     """
     jax.config.update("jax_enable_x64", True)
-    workload = WORKLOADS[name]
+    workload = find(name)
     if only == "residual":
         print(json.dumps({"residual": residual(workload, np.load(path))}))
         return

@@ -1,7 +1,7 @@
 """One approach on one workload in a process of its own, asked for one run at a time: `python -m bench.worker ADAPTER WORKLOAD APPROACH`.
 
 Lines in: `first PATH` (compile, run, save the vector), `run K` (K times, the mean), `quit`. Lines out: JSON. What the libraries print goes to the error stream.
-The affinity and the thread pools are set by the parent.
+The cores and the thread pools are set by the environment of the parent.
 """
 
 import contextlib

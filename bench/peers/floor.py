@@ -18,7 +18,7 @@ that no other is faster. W5: one LU factorisation and the solves with M_{l+1} = 
 import numpy as np
 import scipy.linalg as sl
 
-from ..problems import DEPTHS, WORKLOADS, Layer, Workload, flat, layers, make
+from ..problems import DEPTHS, Layer, Workload, find, flat, layers, make
 from ..worker import Approach, timed
 
 PACKAGES = ("scipy", "numpy")
@@ -170,7 +170,7 @@ def build(name: str, approach: str) -> Approach:
     - `name`: the workload.
     - `approach`: `floor`; for W5 `gradient-3`, `recursion-3`, ...
     """
-    workload = WORKLOADS[name]
+    workload = find(name)
     if workload.kind == "product":
         what, _, depth = approach.partition("-")
         assert int(depth) in DEPTHS
