@@ -20,6 +20,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 THINNED = {
     "test_agreement": 4,
     "test_gauge": 4,
+    "test_gram": 3,
     "test_measure": 4,
     "test_natural_gradient": 4,
     "test_pullback": 3,

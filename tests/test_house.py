@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str] | str] = {
     "_pullback": ABOVE,
     "_gram": VOCABULARY | {"_linearise"},
     "_inverse": VOCABULARY | {"_gauge"},
-    "solver": VOCABULARY | {"_gauge", "_pullback", "_gram", "_inverse", "_results"},
+    "solver": VOCABULARY | {"_linearise", "_gauge", "_pullback", "_gram", "_inverse", "_results"},
     "_plan": VOCABULARY | {"_pullback", "_inverse", "solver"},
     "_diagnostics": ABOVE,
     "_derivative": ABOVE,

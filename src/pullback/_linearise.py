@@ -110,12 +110,12 @@ def over_samples(function: Callable, samples: PyTree, count: int, chunk: int) ->
     return jax.lax.map(function, samples, batch_size=chunk)
 
 
-def sum_over_samples(function: Callable[[PyTree], Array], samples: PyTree, count: int, chunk: int) -> Array:
-    """The sum of an array-valued function of a block of samples over all blocks of `chunk` samples, in bounded memory.
+def sum_over_samples(function: Callable[[PyTree], PyTree], samples: PyTree, count: int, chunk: int) -> PyTree:
+    """The sum of a function of a block of samples over all blocks of `chunk` samples, in bounded memory.
 
     **Arguments:**
 
-    - `function`: acts on a *block* of samples (leading axis kept), returns one array.
+    - `function`: acts on a *block* of samples (leading axis kept), returns arrays.
     - `samples`: a pytree of arrays with a leading sample axis.
     - `count`: the number of samples.
     - `chunk`: the size of a block.
@@ -126,7 +126,9 @@ def sum_over_samples(function: Callable[[PyTree], Array], samples: PyTree, count
     head = jax.tree.map(lambda x: x[: whole * chunk].reshape(whole, chunk, *x.shape[1:]), samples)
     first = jax.tree.map(lambda x: x[0], head)
     rest = jax.tree.map(lambda x: x[1:], head)
-    total, _ = jax.lax.scan(lambda sofar, samples: (sofar + function(samples), None), function(first), rest)
-    if count % chunk:
-        total = total + function(jax.tree.map(lambda x: x[whole * chunk :], samples))
-    return total
+
+    def add(total, samples):
+        return jax.tree.map(jnp.add, total, function(samples))
+
+    total, _ = jax.lax.scan(lambda total, samples: (add(total, samples), None), function(first), rest)
+    return add(total, jax.tree.map(lambda x: x[whole * chunk :], samples)) if count % chunk else total

@@ -222,13 +222,22 @@ class PullbackMetric(eqx.Module):
 
         - `y`: a vector in the whitened space.
         """
-        graded = jnp.where(self.active, jnp.exp(self.log_scale) * y, 0.0)
-        return self.linear.pull(self.root.unit(graded.astype(self.linear.like.dtype))).astype(self.dtype)
+        return self.unit_rmv(jnp.exp(self.log_scale) * y)
+
+    def unit_rmv(self, y: Float[Array, " m"]) -> Flat:
+        """Âᵀ y on flat vectors.
+
+        **Arguments:**
+
+        - `y`: a vector in the whitened space.
+        """
+        y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
+        return self.linear.pull(self.root.unit(y)).astype(self.dtype)
 
     def unit_rows(self) -> Float[Array, "m P"]:
         """Â, dense."""
-        if self._by_sample:
-            rows = over_samples(self._sample_block, self._samples(), self._count, self.chunk)
+        if self.by_sample:
+            rows = over_samples(self._sample_block, self._samples(), self.count, self.chunk)
             rows = rows.reshape(-1, self.size)
             if self.problem.metric.couples_samples:
                 # The metric mixes the samples: rows are those of J, and each column is an output vector of the whole batch.
@@ -244,7 +253,7 @@ class PullbackMetric(eqx.Module):
 
         - `function`: acts on a block of rows.
         """
-        if not self._by_sample or self.problem.metric.couples_samples or self.chunk >= self._count:
+        if not self.by_sample or self.problem.metric.couples_samples or self.chunk >= self.count:
             return function(self.jacobian())
 
         def blocks(samples):
@@ -253,8 +262,8 @@ class PullbackMetric(eqx.Module):
             log_scale = log_scale.reshape(-1, 1)
             return function(jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * rows, 0.0))
 
-        samples = (self._samples(), self.log_scale.reshape(self._count, -1))
-        return sum_over_samples(blocks, samples, self._count, self.chunk)
+        samples = (self._samples(), self.log_scale.reshape(self.count, -1))
+        return sum_over_samples(blocks, samples, self.count, self.chunk)
 
     @property
     def point(self) -> Flat:
@@ -273,15 +282,17 @@ class PullbackMetric(eqx.Module):
     @property
     def chunk(self) -> int:
         """How many samples are held in memory at once: blocks of rows and their intermediates (three times as much) fit `memory`."""
-        per_sample = 3 * (self.linear.like.size // self._count) * self.size * jnp.dtype(self.dtype).itemsize
-        return max(1, min(self._count, self.memory // max(per_sample, 1)))
+        per_sample = 3 * (self.linear.like.size // self.count) * self.size * jnp.dtype(self.dtype).itemsize
+        return max(1, min(self.count, self.memory // max(per_sample, 1)))
 
     @property
-    def _by_sample(self) -> bool:
+    def by_sample(self) -> bool:
+        """Whether the outputs of a sample depend on that sample only."""
         return self.batch.inputs is not None and not self.problem.coupled
 
     @property
-    def _count(self) -> int:
+    def count(self) -> int:
+        """N, the number of samples."""
         return 1 if self.batch.inputs is None else sample_count(self.outputs)
 
     def _samples(self):

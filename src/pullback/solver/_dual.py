@@ -11,17 +11,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._inverse import MoorePenrose, Tikhonov
+from .._types import Flat
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, whiten
 from ._gram import Damped, Eigen, damped, eigen, refine
+from ._structured import AbstractRows, DenseRows, OperatorRows, find, structured_kernel
 
 
 class DualFactors(AbstractFactors):
     """K by eigenvectors, or K + λ by Cholesky, and the rows it was made of."""
 
-    rows: Float[Array, "m P"]
-    """A, or Â where the weights cancel."""
+    rows: AbstractRows
+    """Â."""
     scale: Float[Array, " m"]
-    """What divides the grading out of a right-hand side: e^ℓ for A, one for Â."""
+    """e^ℓ, or one where the weights cancel; `gram` is that of diag(scale) Â."""
     grading: Float[Array, " m"]
     gram: Eigen | Damped
     damping: Float[Array, ""]
@@ -35,55 +37,69 @@ class DualFactors(AbstractFactors):
         return isinstance(self.gram, Eigen)
 
     def lifted(self, r):
-        return self.rows.T @ self._kernel(self.scale * r)
+        return self._rmv(self._kernel(self.scale * r))
 
     def covector(self, g):
-        rows, gram = self.rows, self.gram
+        gram, mv, rmv = self.gram, self._mv, self._rmv
         if isinstance(gram, Damped):
 
             def woodbury(g):
-                return (g - rows.T @ gram.apply(rows @ g)) / self.damping
+                return (g - rmv(gram.apply(mv(g)))) / self.damping
 
-            return refine(woodbury, lambda v: g - rows.T @ (rows @ v) - self.damping * v, woodbury(g))
-        # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D rows, and D⁻² stands between the two.
-        y = refine(lambda g: gram.apply(rows @ g), lambda y: g - rows.T @ y, gram.apply(rows @ g))
+            return refine(woodbury, lambda v: g - rmv(mv(v)) - self.damping * v, woodbury(g))
+        # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D Â, and D⁻² stands between the two.
+        y = refine(lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), gram.apply(mv(g)))
         ratio = self.scale / jnp.where(self.grading > 0, self.grading, 1.0)
-        return rows.T @ self._kernel(y * ratio * ratio)
-
-    def _kernel(self, r: Array) -> Array:
-        """(K + λ)⁺ r."""
-        product = lambda y: self.rows @ (self.rows.T @ y) + self.damping * y
-        return refine(self.gram.apply, lambda y: r - product(y), self.gram.apply(r))
+        return rmv(self._kernel(y * ratio * ratio))
 
     def project(self, eta):
         if isinstance(self.gram, Damped):
             return jnp.full_like(eta, jnp.nan)
-        return self.rows.T @ self.gram.apply(self.rows @ eta)
+        return self._rmv(self.gram.apply(self._mv(eta)))
+
+    def _mv(self, eta: Flat) -> Array:
+        return self.scale * self.rows.mv(eta)
+
+    def _rmv(self, y: Array) -> Flat:
+        return self.rows.rmv(self.scale * y)
+
+    def _kernel(self, r: Array) -> Array:
+        """(K + λ)⁺ r."""
+        product = lambda y: self._mv(self._rmv(y)) + self.damping * y
+        return refine(self.gram.apply, lambda y: r - product(y), self.gram.apply(r))
 
 
 class Dual(AbstractSolver):
-    """Eigenvectors of K (Cholesky of K + λ under `Tikhonov`): O(m² P + m³) operations, O(m P + m²) memory. Every inverse."""
+    """Eigenvectors of K (Cholesky of K + λ under `Tikhonov`): O(m² P + m³) operations, O(m P + m²) memory. Every inverse.
+
+    Where the model is understood (dense layers, convolutions, look-ups) K is computed from factors of the layers, and A is never formed.
+    """
+
+    structured: bool = eqx.field(static=True, default=True)
+    """Whether to look for structure; the result does not depend on it."""
 
     def check(self, inverse):
         pass
 
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)
-        unit, grading = operator.unit_rows(), operator.scale
-        zero = jnp.zeros((), metric.dtype)
-        if isinstance(inverse, Tikhonov):
-            rows = grading[:, None] * unit
-            damping = jnp.asarray(inverse.damping, metric.dtype)
-            factors = DualFactors(rows, grading, grading, damped(rows @ rows.T, damping), damping)
-        elif metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
-            plain = eigen(unit @ unit.T, operator.shape, inverse)
-            full = plain.spectrum.rank == jnp.sum(metric.active, dtype=jnp.int32)
-            scale = jnp.where(full, 1.0, grading)
-            rows = scale[:, None] * unit
-            gram = jax.lax.cond(full, lambda _: plain, lambda a: eigen(a @ a.T, operator.shape, inverse), rows)
-            gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
-            factors = DualFactors(rows, scale, grading, gram, zero)
+        grading, zero = operator.scale, jnp.zeros((), metric.dtype)
+        found = find(operator) if self.structured else None
+        if found is None:
+            unit = operator.unit_rows()
+            rows, kernel = DenseRows(unit), unit @ unit.T
         else:
-            rows = grading[:, None] * unit
-            factors = DualFactors(rows, grading, grading, eigen(rows @ rows.T, operator.shape, inverse), zero)
+            rows, kernel = OperatorRows(operator), structured_kernel(metric, found)
+        graded = grading[:, None] * kernel * grading[None, :]
+        if isinstance(inverse, Tikhonov):
+            damping = jnp.asarray(inverse.damping, metric.dtype)
+            factors = DualFactors(rows, grading, grading, damped(graded, damping), damping)
+        elif metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
+            plain = eigen(kernel, operator.shape, inverse)
+            full = plain.spectrum.rank == jnp.sum(metric.active, dtype=jnp.int32)
+            gram = jax.lax.cond(full, lambda _: plain, lambda k: eigen(k, operator.shape, inverse), graded)
+            gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
+            factors = DualFactors(rows, jnp.where(full, 1.0, grading), grading, gram, zero)
+        else:
+            factors = DualFactors(rows, grading, grading, eigen(graded, operator.shape, inverse), zero)
         return Factorised(operator, inverse, factors, self.name)

@@ -67,11 +67,11 @@ def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: Abstract
 
     **Arguments:**
 
-    - `matrix`: K or G.
+    - `matrix`: K or G, lower triangle.
     - `shape`: the shape (m, P) of A.
     - `inverse`: which inverse.
     """
-    values, vectors = jnp.linalg.eigh(matrix)
+    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
     s = jnp.sqrt(jnp.maximum(values[::-1], 0.0))
     # The maximum hides a NaN matrix; let it show.
     s = jnp.where(jnp.all(jnp.isfinite(values)), s, jnp.nan)
@@ -89,18 +89,19 @@ def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
 
     **Arguments:**
 
-    - `matrix`: K or G.
+    - `matrix`: K or G, lower triangle.
     - `damping`: λ > 0.
     """
     n = matrix.shape[0]
-    eye = jnp.eye(n, dtype=matrix.dtype)
-    trial = jnp.linalg.cholesky(matrix + damping * eye, symmetrize_input=False)
+    diagonal = jnp.arange(n)
+    trial = jnp.linalg.cholesky(matrix.at[diagonal, diagonal].add(damping), symmetrize_input=False)
     noise = n * jnp.finfo(matrix.dtype).eps * (jnp.max(jnp.diagonal(matrix), initial=0.0) + damping)
-    proved = jnp.all(jnp.isfinite(trial)) & (damping > noise)
+    # LAPACK's failure is a NaN everywhere.
+    proved = jnp.all(jnp.isfinite(jnp.diagonal(trial))) & (damping > noise)
 
     def by_eigenvectors(_):
         # (Q √(Λ₊ + λ)) = (triangular)(orthogonal): the transpose of a QR factor is the Cholesky factor of Q (Λ₊ + λ) Qᵀ.
-        values, vectors = jnp.linalg.eigh(matrix)
+        values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
         root = jnp.sqrt(jnp.maximum(values, 0.0) + damping)[:, None] * vectors.T
         return jnp.linalg.qr(root, mode="r").T
 

@@ -1,11 +1,14 @@
 r"""`Primal`: the P × P matrix \(G = A^\top A\), summed over blocks of samples. For fewer parameters than rows of A."""
 
+import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._inverse import Tikhonov
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._gram import Damped, Eigen, damped, eigen, refine
+from ._structured import find, structured_metric
 
 
 class PrimalFactors(AbstractFactors):
@@ -14,6 +17,8 @@ class PrimalFactors(AbstractFactors):
     operator: Whitened
     gram: Eigen | Damped
     damping: Float[Array, ""]
+    order: np.ndarray | None
+    """The order of the parameters in `gram`, if it is another than that of the flat vector."""
 
     @property
     def spectrum(self) -> Spectrum:
@@ -30,28 +35,45 @@ class PrimalFactors(AbstractFactors):
             # Formed in the output space, where it does not cancel.
             return operator.rmv(r - operator.mv(eta)) - self.damping * eta
 
-        return refine(self.gram.apply, residual, self.gram.apply(operator.rmv(r)))
+        return refine(self._apply, residual, self._apply(operator.rmv(r)))
 
     def covector(self, g):
         operator = self.operator
-        return refine(self.gram.apply, lambda eta: g - operator.rmv(operator.mv(eta)) - self.damping * eta, self.gram.apply(g))
+        return refine(self._apply, lambda eta: g - operator.rmv(operator.mv(eta)) - self.damping * eta, self._apply(g))
 
     def project(self, eta):
-        return self.gram.project(eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)
+        return self._ordered(self.gram.project, eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)
+
+    def _apply(self, x: Array) -> Array:
+        return self._ordered(self.gram.apply, x)
+
+    def _ordered(self, function, x: Array) -> Array:
+        if self.order is None:
+            return function(x)
+        return jnp.zeros_like(x).at[self.order].set(function(x[self.order]), unique_indices=True)
 
 
 class Primal(AbstractSolver):
-    """Eigenvectors of G (Cholesky of G + λ under `Tikhonov`): O(m P² + P³) operations, O(P²) memory. Every inverse."""
+    """Eigenvectors of G (Cholesky of G + λ under `Tikhonov`): O(m P² + P³) operations, O(P²) memory. Every inverse.
+
+    Where the model is understood (dense layers) G is summed from factors of the layers, 2 N P² operations however many outputs a sample has.
+    """
+
+    structured: bool = eqx.field(static=True, default=True)
+    """Whether to look for structure; the result does not depend on it."""
 
     def check(self, inverse):
         pass
 
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)
+        found = find(operator, single=True) if self.structured else None
+        matrix = operator.gram() if found is None else structured_metric(metric, found)
         if isinstance(inverse, Tikhonov):
             damping = jnp.asarray(inverse.damping, metric.dtype)
-            gram = damped(operator.gram(), damping)
+            gram = damped(matrix, damping)
         else:
             damping = jnp.zeros((), metric.dtype)
-            gram = eigen(operator.gram(), operator.shape, inverse)
-        return Factorised(operator, inverse, PrimalFactors(operator, gram, damping), self.name)
+            gram = eigen(matrix, operator.shape, inverse)
+        order = None if found is None else found.order
+        return Factorised(operator, inverse, PrimalFactors(operator, gram, damping, order), self.name)

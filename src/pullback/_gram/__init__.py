@@ -1,0 +1,13 @@
+"""K and G without J, where the structure of the model allows it."""
+
+from ._factors import Factors as Factors
+from ._factors import Layout as Layout
+from ._factors import layout as layout
+from ._factors import sample_factors as sample_factors
+from ._kernel import block_count as block_count
+from ._kernel import kernel as kernel
+from ._kernel import product as product
+from ._metric import assemble as assemble
+from ._metric import blocks as blocks
+from ._walk import Walk as Walk
+from ._walk import walk as walk

@@ -1,0 +1,166 @@
+r"""From a pullback metric to its factors (`_gram`), and the rows of \(\hat A\) as `Dual` needs them: dense, or as an operator beside a structured kernel.
+
+Structure is used where the samples are independent, the metric has one root a sample, and the gauge is Euclidean; otherwise, and where
+no leaf of the model is understood, the generic route forms A.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._gauge import EuclideanGauge
+from .._gram import Factors, Layout, assemble, blocks, kernel, layout, sample_factors, walk
+from .._linearise import sum_over_samples
+from .._pullback import BlockRoot, PullbackMetric
+from .._tree import split
+from .._types import Flat
+from ._base import Whitened
+
+WORKSPACE = 2**25
+"""The bytes that the blocks of G of one chunk of samples may take: about what stays in the cache."""
+
+
+class AbstractRows(eqx.Module):
+    """Products with Â."""
+
+    @abc.abstractmethod
+    def mv(self, eta: Flat) -> Float[Array, " m"]:
+        """Â η.
+
+        **Arguments:**
+
+        - `eta`: a flat vector.
+        """
+
+    @abc.abstractmethod
+    def rmv(self, y: Float[Array, " m"]) -> Flat:
+        """Âᵀ y.
+
+        **Arguments:**
+
+        - `y`: a vector on the rows.
+        """
+
+
+class DenseRows(AbstractRows):
+    """Â as a matrix."""
+
+    matrix: Float[Array, "m P"]
+
+    def mv(self, eta):
+        return self.matrix @ eta
+
+    def rmv(self, y):
+        return self.matrix.T @ y
+
+
+class OperatorRows(AbstractRows):
+    """Â by derivatives of the model."""
+
+    operator: Whitened
+
+    def mv(self, eta):
+        return self.operator.metric.unit_mv(self.operator.gauge.lower(eta))
+
+    def rmv(self, y):
+        return self.operator.gauge.pull(self.operator.metric.unit_rmv(y))
+
+
+def find(operator: Whitened, single: bool = False) -> Layout | None:
+    """What of the model is understood; `None` if nothing is, or if the structure cannot be used.
+
+    **Arguments:**
+
+    - `operator`: Ã.
+    - `single`: whether factors must have one position (for G).
+    """
+    metric = operator.metric
+    if not isinstance(operator.gauge, EuclideanGauge) or not isinstance(metric.root, BlockRoot) or not metric.by_sample:
+        return None
+    leaves = [jax.ShapeDtypeStruct(s, t) for s, t in zip(metric.structure.shapes, metric.structure.dtypes, strict=True)]
+    inputs = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in _inputs(metric)]
+    found = layout(walk(_one(metric), leaves, inputs), metric.structure.shapes, _rows_a_sample(metric), single)
+    return found if found.factors or (found.products and not single) else None
+
+
+def structured_factors(metric: PullbackMetric, plan: Layout, samples=None) -> Factors:
+    """Â in factors.
+
+    **Arguments:**
+
+    - `metric`: the pullback metric.
+    - `plan`: what to keep how.
+    - `samples`: inputs and roots of the samples; all of them if left out.
+    """
+    assert isinstance(metric.root, BlockRoot)
+    inputs, roots = (_inputs(metric), metric.root.roots) if samples is None else samples
+    leaves, q = jax.tree.leaves(split(metric.params)[0]), _rows_a_sample(metric)
+
+    def one(inputs, root):
+        def pull(w):
+            return jax.tree.leaves(root.unit(w.astype(metric.linear.like.dtype)))
+
+        return sample_factors(plan, leaves, inputs, pull, q, metric.dtype)
+
+    return jax.vmap(one)(inputs, roots)
+
+
+def structured_kernel(metric: PullbackMetric, plan: Layout) -> Float[Array, "m m"]:
+    """K̂ = ÂÂᵀ, lower triangle.
+
+    **Arguments:**
+
+    - `metric`: the pullback metric.
+    - `plan`: what to keep how.
+    """
+    factors = structured_factors(metric, plan)
+    return kernel(factors.scaled(metric.active.astype(metric.dtype).reshape(factors.rows.shape[:2])))
+
+
+def structured_metric(metric: PullbackMetric, plan: Layout) -> Float[Array, "P P"]:
+    """G, lower triangle, in the order of the factors.
+
+    **Arguments:**
+
+    - `metric`: the pullback metric.
+    - `plan`: what to keep how.
+    """
+    assert isinstance(metric.root, BlockRoot)
+    sizes = [group.order.shape for group in plan.factors]
+    sizes += [(1, plan.row_size)] if plan.row_size else []
+    count, q = metric.count, _rows_a_sample(metric)
+    scale = jnp.where(metric.active, jnp.exp(metric.log_scale), 0.0).reshape(count, q)
+    per_sample = sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
+    chunk = max(64, WORKSPACE // (per_sample * jnp.dtype(metric.dtype).itemsize))
+
+    def chunked(samples):
+        inputs, roots, scale = samples
+        return blocks(structured_factors(metric, plan, (inputs, roots)).scaled(scale))
+
+    samples = (_inputs(metric), metric.root.roots, scale)
+    return assemble(sum_over_samples(chunked, samples, count, min(chunk, count)), sizes)
+
+
+def _rows_a_sample(metric: PullbackMetric) -> int:
+    return metric.rows // metric.count
+
+
+def _inputs(metric: PullbackMetric) -> list[Array]:
+    return jax.tree.leaves(eqx.filter(metric.batch.inputs, eqx.is_array))
+
+
+def _one(metric: PullbackMetric):
+    """The coordinates of the outputs of one sample, as a function of parameter leaves and input leaves."""
+    treedef, carried = metric.structure.treedef, split(metric.params)[1]
+    arrays, static = eqx.partition(metric.batch.inputs, eqx.is_array)
+    input_tree = jax.tree.structure(arrays)
+
+    def one(leaves, inputs):
+        params = eqx.combine(jax.tree.unflatten(treedef, leaves), carried)
+        outputs = metric.problem.one(params, eqx.combine(jax.tree.unflatten(input_tree, inputs), static))
+        return jax.tree.leaves(split(outputs)[0])
+
+    return one
