@@ -67,7 +67,7 @@ def quick(console: Console) -> int:
             f"{ours['seconds'] / floor['seconds']:.2f}",
             f"{ours['error']:.0e}" if "error" in ours else f"residual {ours['residual']:.0e}",
             f"{ours['peak']:.0f}",
-            page.seconds(ours["compile"][1]),
+            page.seconds(ours["compile"][0]),
         )
     console.print(table)
     console.print(f"{time.perf_counter() - start:.0f} s. Peers, two threads, goals: make bench.")
@@ -125,6 +125,7 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
     for name in names:
         entries = [entry for entry in ENTRIES[name] if peers or entry.environment == "ours"]
         results["threads1"][name] = measure(name, entries, 1, rounds, say)
+        keep()
         if name == "W4":
             results["threads1"]["W4 products"] = measure(name, PRODUCTS, 1, rounds, say, compare=False)
         if name != "W5" and (os.cpu_count() or 1) > 1:
@@ -134,6 +135,7 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
         if name == "W1":
             say("W1: Krylov with and without preconditioner")
             results["krylov"] = call("bench.krylov", threads=2)
+            keep()
             results["large"] = measure("W1-4096", [OURS], 1, 0, say, residual=True)[0]
         keep()
     return results

@@ -152,6 +152,8 @@ def draw(results: dict[str, list[dict[str, Any]]]) -> None:
                     ax.plot(*zip(*data, strict=True), color=colour, label=label, **style)
             ax.set_xscale("log", base=2 if key != "width" else 10)
             ax.set_yscale("log")
+            ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+            ax.xaxis.set_minor_formatter(lambda x, _: "")
             ax.grid(alpha=0.25, lw=0.5)
         for x, _, after in takeovers(key, points):
             axes[0, column].axvline(x, color=ROUTES[after][1], lw=1, ls=":")
@@ -180,7 +182,8 @@ def section(results: dict[str, list[dict[str, Any]]]) -> str:
         "## Scaling",
         "",
         "Written by `python -m bench.scaling`. Softmax MLPs in float32, damping 1e-3, around 16-32-32-10 with N = 128 (m = 1152, P = 1930): one of N, C, "
-        f"P and depth varies. A route is followed until it takes {LONGEST:g} s. Circles: what `Auto` took. Dotted: where another route becomes the fastest.",
+        f"P and depth varies. A route is followed until it takes {LONGEST:g} s. Circles: what `Auto` took. Dotted: where another route becomes the fastest. "
+        "The iterations of Krylov depend on the spectrum and the damping: these are random networks, and smaller damping takes more.",
         "",
         "![time and memory against N, C, P and depth](assets/scaling.svg)",
         "",

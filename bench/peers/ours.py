@@ -75,15 +75,22 @@ def _gradients(workload: Workload, params, batch) -> Approach:
 
 
 def kernel_product(metric):
-    """y ↦ K y by the best route there is.
+    """y ↦ K y: from the factors of the layers if the model's structure is known, else A Aᵀ y.
 
     **Arguments:**
 
     - `metric`: the pullback metric at a point.
     """
-    if hasattr(metric, "kernel_mv"):
-        return metric.kernel_mv
-    return lambda y: metric.mv(metric.rmv(y))
+    from pullback._gram import product
+    from pullback.solver._base import whiten
+    from pullback.solver._structured import find, structured_factors
+
+    plan = find(whiten(metric, metric.inverse))
+    if plan is None:
+        return lambda y: metric.mv(metric.rmv(y))
+    factors = structured_factors(metric, plan)
+    factors = factors.scaled(jnp.exp(metric.log_scale).reshape(factors.rows.shape[:2]))
+    return lambda y: product(factors, y)
 
 
 def _products(pb, workload: Workload, params, batch, dual: bool) -> Approach:
