@@ -12,7 +12,7 @@ import sys
 import jax
 import jax.numpy as jnp
 
-DAMPING, TOLERANCE, LIMIT = 1e-6, 1e-6, 4096
+DAMPING, TOLERANCE, LIMIT = 1e-6, 1e-8, 4096
 
 
 def _preconditioners(pb) -> dict:
