@@ -21,7 +21,7 @@ from rich.table import Table
 from . import page
 from .entries import ENTRIES, FLOOR, OURS, PRODUCTS
 from .environments import ROOT
-from .measure import SCRATCH, call, measure
+from .measure import call, measure, reference_path
 from .problems import TABLES
 
 RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "benchmarks.md"
@@ -55,7 +55,7 @@ def quick(console: Console) -> int:
         if time.perf_counter() - start > QUICK_SECONDS:
             table.add_row(name, "no time left")
             continue
-        known = (SCRATCH / f"{name}.npy").exists()
+        known = reference_path(name).exists()
         ours, floor = measure(name, [OURS, FLOOR], threads=1, rounds=3, compare=known, residual=not known)
         if "seconds" not in ours or "seconds" not in floor:
             table.add_row(name, ours["status"], floor["status"])

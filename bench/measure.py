@@ -5,6 +5,7 @@ the machine disturb little. Two threads: two cores, pools of two, wall time. App
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,8 +121,19 @@ class Worker:
                 pipe.close()
 
 
+def reference_path(name: str) -> Path:
+    """Where the reference of a workload is kept: under another name when the code that makes it has changed.
+
+    **Arguments:**
+
+    - `name`: the workload.
+    """
+    code = b"".join((ROOT / "bench" / f"{module}.py").read_bytes() for module in ("problems", "models", "reference"))
+    return SCRATCH / f"{name}-{hashlib.sha256(code).hexdigest()[:8]}.npy"
+
+
 def reference(name: str) -> np.ndarray | None:
-    """The float64 reference of a workload, made if need be; `None` where there is none.
+    """The float64 reference of a workload, made if need be; `None` where there is none. Raises `Failed` if it cannot be made.
 
     **Arguments:**
 
@@ -128,10 +141,11 @@ def reference(name: str) -> np.ndarray | None:
     """
     if find(name).kind == "product" or name == "W1-4096":
         return None
-    path = SCRATCH / f"{name}.npy"
+    path = reference_path(name)
     if not path.exists():
         command = [sys.executable, "-m", "bench.reference", name, str(path)]
-        subprocess.run(command, cwd=ROOT, env=environment(1), check=True, stdout=sys.stderr)
+        if subprocess.run(command, cwd=ROOT, env=environment(1), check=False, stdout=sys.stderr).returncode:
+            raise Failed("there is no float64 reference to agree with")
     return np.load(path)
 
 
@@ -227,7 +241,10 @@ def measure(
     - `residual`: whether the residual is computed where there is no reference.
     """
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    wanted = reference(name) if compare else None
+    try:
+        wanted = reference(name) if compare else None
+    except Failed as reason:
+        return [{"approach": entry.label, "status": f"failed: {reason}"} for entry in entries]
     rows = [Row(entry) for entry in entries]
     try:
         for row in rows:

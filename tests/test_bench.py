@@ -90,7 +90,7 @@ def test_a_worker_answers_fails_and_is_given_up(tmp_path, monkeypatch):
 
 def test_what_disagrees_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "SCRATCH", tmp_path)
-    np.save(tmp_path / "mlp-3-4-3@5.npy", np.ones(31))
+    np.save(measure.reference_path("mlp-3-4-3@5"), np.ones(31))
     (wrong,) = measure.measure("mlp-3-4-3@5", [OURS], 1, 2)
     assert wrong["status"].startswith("disagrees") and "seconds" not in wrong
 
