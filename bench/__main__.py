@@ -21,7 +21,7 @@ from rich.table import Table
 from . import page
 from .entries import ENTRIES, FLOOR, OURS, PRODUCTS
 from .environments import ROOT
-from .measure import call, measure, reference_path
+from .measure import call, compile_seconds, measure, reference_path
 from .problems import TABLES
 
 RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "benchmarks.md"
@@ -74,22 +74,6 @@ def quick(console: Console) -> int:
     return 0
 
 
-def _compile(say, names) -> dict:
-    """Seconds to trace and compile, in fresh processes, by workload and threads (CPU time on one, wall on two)."""
-    found: dict = {}
-    for name in names:
-        for threads in (1, 2):
-            say(f"{name}: compile, {threads} threads")
-            times = []
-            for _ in range(3):
-                record = measure(name, [OURS], threads, 0, compare=False)[0]
-                if "compile" in record and not math.isnan(record["compile"][0]):
-                    times.append(record["compile"][threads - 1])
-            if times:
-                found.setdefault(name, {})[str(threads)] = sorted(times)[len(times) // 2]
-    return found
-
-
 def _two_threads(name: str, results: dict, rounds: int, say) -> list[dict]:
     """The same on two threads, without what is slow or does not run."""
     fast = {r["approach"] for r in results["threads1"][name] if r.get("seconds", math.inf) <= SLOW or r["approach"] == OURS.label}
@@ -131,7 +115,9 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
         if name != "W5" and (os.cpu_count() or 1) > 1:
             results["threads2"][name] = _two_threads(name, results, rounds, say)
         if name in ("W1", "W4"):
-            results["compile"] |= _compile(say, [name])
+            say(f"{name}: compile")
+            found = {str(threads): compile_seconds(name, OURS, threads, min(rounds, 3)) for threads in (1, 2)}
+            results["compile"][name] = {threads: seconds for threads, seconds in found.items() if seconds is not None}
         if name == "W1":
             say("W1: Krylov with and without preconditioner")
             results["krylov"] = call("bench.krylov", threads=2)

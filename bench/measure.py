@@ -208,6 +208,25 @@ class Row:
         return self.record
 
 
+def compile_seconds(name: str, entry: Entry, threads: int, times: int) -> float | None:
+    """The median time to trace and compile, in fresh processes: CPU time on one thread, wall time on two.
+
+    **Arguments:**
+
+    - `name`: the workload.
+    - `entry`: what is compiled.
+    - `threads`: 1 or 2.
+    - `times`: how many processes.
+    """
+    found = []
+    for _ in range(times):
+        with contextlib.suppress(Failed):
+            worker = Worker(entry, name, threads)
+            found.append(worker.ask("compile")["compile"][threads - 1])
+            worker.stop()
+    return statistics.median(found) if found else None
+
+
 def rounds_of(cost: float, rounds: int) -> int:
     """How often something that took `cost` seconds is run: within about 20 s, but twice at least.
 

@@ -1,6 +1,6 @@
 """One approach on one workload in a process of its own, asked for one run at a time: `python -m bench.worker ADAPTER WORKLOAD APPROACH`.
 
-Lines in: `first PATH` (compile, run, save the vector), `run K` (K times, the mean), `quit`. Lines out: JSON. What the libraries print goes to the error stream.
+Lines in: `first PATH` (compile, run, save the vector), `compile` (only that), `run K` (K times, the mean), `quit`. Lines out: JSON. What the libraries print goes to the error stream.
 The cores and the thread pools are set by the environment of the parent.
 """
 
@@ -143,6 +143,8 @@ def main(adapter: str, workload: str, name: str) -> None:
         command, _, rest = line.strip().partition(" ")
         if command == "first":
             answer(lambda rest=rest: _first(state["approach"], rest))
+        elif command == "compile":
+            answer(lambda: {"compile": timed(state["approach"].prepare)[1]})
         elif command == "run":
             answer(lambda rest=rest: _run(state["approach"], int(rest)))
         else:
