@@ -38,7 +38,9 @@ def _python(environment: Environment) -> str:
     if sys.version_info[:2] in environment.pythons:
         return sys.executable
     for major, minor in environment.pythons:
-        if found := shutil.which(f"python{major}.{minor}"):
+        found = shutil.which(f"python{major}.{minor}")
+        # A launcher may be there without its Python.
+        if found and not subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
             return found
     wanted = " or ".join(f"{major}.{minor}" for major, minor in environment.pythons)
     raise NotAvailable(f"needs Python {wanted}, which is not here")

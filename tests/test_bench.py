@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import goals, measure, page, reference, scaling
-from bench.entries import ENTRIES, FLOOR, OURS, TANGENTS, Entry
+from bench import environments, goals, measure, page, reference, scaling
+from bench.entries import ENTRIES, FLOOR, OURS, TANGENTS, TORCH, Entry
 from bench.models import MODELS, loss, whitening
 from bench.peers import floor
 from bench.problems import TABLES, WORKLOADS, find, flat, layers, leaves, make
@@ -93,6 +93,14 @@ def test_what_disagrees_is_not_timed(tmp_path, monkeypatch):
     np.save(measure.reference_path("mlp-3-4-3@5"), np.ones(31))
     (wrong,) = measure.measure("mlp-3-4-3@5", [OURS], 1, 2)
     assert wrong["status"].startswith("disagrees") and "seconds" not in wrong
+
+
+def test_what_cannot_be_installed_is_skipped_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setitem(environments.ENVIRONMENTS, "torch", environments.Environment(("torch",), ((3, 1),)))
+    monkeypatch.setattr(measure, "SCRATCH", tmp_path)
+    (skipped,) = measure.measure("mlp-3-4-3@5", [TORCH], 1, 1, compare=False)
+    assert skipped["status"] == "skipped: needs Python 3.1, which is not here"
 
 
 def _results():
