@@ -1,5 +1,6 @@
 """Models for the structure walk: `ZOO[name]() -> Animal`, each on samples of inputs, each with the leaves that must be left to automatic
-differentiation. A leaf is named by its place among the floating leaves of the parameters."""
+differentiation. A leaf is named by its place among the floating leaves of the parameters.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ class Animal(NamedTuple):
     model: Callable
     params: Any
     inputs: Any
-    free: set[int] = set()
+    free: frozenset[int] = frozenset()
     """The leaves for which automatic differentiation gives the rows."""
 
 
@@ -40,7 +41,7 @@ def animal(name, *shapes, x=(4,), free=()):
     """Register `model(params, x)` of a batch, with parameters of these shapes."""
 
     def register(model):
-        ZOO[name] = lambda: Animal(model, arrays(*shapes), inputs(*x), set(free))
+        ZOO[name] = lambda: Animal(model, arrays(*shapes), inputs(*x), frozenset(free))
         return model
 
     return register
@@ -50,7 +51,7 @@ def one(name, *shapes, x=(4,), free=()):
     """The same for a model of one sample."""
 
     def register(model):
-        ZOO[name] = lambda: Animal(jax.vmap(model, (None, 0)), arrays(*shapes), inputs(*x), set(free))
+        ZOO[name] = lambda: Animal(jax.vmap(model, (None, 0)), arrays(*shapes), inputs(*x), frozenset(free))
         return model
 
     return register
@@ -215,14 +216,14 @@ def embedded(p, x):
 
 
 ZOO["embedding"] = lambda: Animal(embedded, arrays((9, 6), (6, 3)), tokens(9, 2))
-ZOO["embedding, long sequence"] = lambda: Animal(embedded, arrays((9, 6), (6, 3)), tokens(9, 12), {0})
+ZOO["embedding, long sequence"] = lambda: Animal(embedded, arrays((9, 6), (6, 3)), tokens(9, 12), frozenset({0}))
 ZOO["embedding by take, out of bounds"] = lambda: Animal(
     lambda p, x: jnp.nan_to_num(jnp.tanh(jnp.take(p[0], x + 2, axis=0, mode="fill", fill_value=0.5).mean(1) @ p[1])),
     arrays((9, 6), (6, 3)),
     tokens(9, 2),
 )
 ZOO["embedding tied with the output"] = lambda: Animal(
-    lambda p, x: jnp.tanh(p[0][x].mean(1) @ p[1]) @ p[0].T, arrays((9, 6), (6, 6)), tokens(9, 2), {0}
+    lambda p, x: jnp.tanh(p[0][x].mean(1) @ p[1]) @ p[0].T, arrays((9, 6), (6, 6)), tokens(9, 2), frozenset({0})
 )
 
 
@@ -323,7 +324,7 @@ def linen():
 
     x = inputs(6, 2)
     net = Net()
-    return Animal(net.apply, net.init(jax.random.key(0), x), x, {0, 4, 5})
+    return Animal(net.apply, net.init(jax.random.key(0), x), x, frozenset({0, 4, 5}))
 
 
 ZOO["flax linen"] = linen

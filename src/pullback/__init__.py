@@ -16,6 +16,9 @@ from ._measure import Weights as Weights
 from ._natural_gradient import NaturalGradient as NaturalGradient
 from ._natural_gradient import natural_gradient as natural_gradient
 from ._natural_gradient import pullback as pullback
+from ._plan import Plan as Plan
+from ._plan import Route as Route
+from ._plan import plan as plan
 from ._pullback import PullbackMetric as PullbackMetric
 from ._results import RESULTS as RESULTS
 

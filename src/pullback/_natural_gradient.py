@@ -65,7 +65,7 @@ def compute(
     if metric_batch is not None:
         check_batch(problem, params, metric_batch)
     metric = at_point(problem, params, batch if metric_batch is None else metric_batch, inverse, solver, memory)
-    solver = solver.resolve(metric.rows, metric.size, metric.dtype, inverse)
+    solver = solver.resolve(whiten(metric, inverse), inverse)
     if metric_batch is None:
         linear, batch = metric.linear, metric.batch
     else:

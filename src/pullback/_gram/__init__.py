@@ -4,6 +4,7 @@ from ._factors import Factors as Factors
 from ._factors import Layout as Layout
 from ._factors import layout as layout
 from ._factors import sample_factors as sample_factors
+from ._flops import flops as flops
 from ._kernel import block_count as block_count
 from ._kernel import kernel as kernel
 from ._kernel import product as product

@@ -154,7 +154,11 @@ def sample_factors(
             x_all = jnp.concatenate([x_all, jnp.ones((*x_all.shape[:-1], 1), dtype)], axis=-1)
         xs.append(x_all)
         ds.append(jnp.concatenate([d(use)[:, 0] for use in group.uses], axis=1))
-    rows = [sum(jnp.einsum("bti,qbto->qbio", x(use), d(use)) for use in group.uses).reshape(q, -1) for group in plan.products]
+    rows = []
+    for group in plan.products:
+        x_all = jnp.concatenate([x(use) for use in group.uses], axis=1)
+        d_all = jnp.concatenate([d(use) for use in group.uses], axis=2)
+        rows.append(jnp.einsum("bti,qbto->qbio", x_all, d_all).reshape(q, -1))
     rows += [value.reshape(q, -1).astype(dtype) for value in free]
     stacked = jnp.concatenate(rows, axis=1) if rows else jnp.zeros((q, 0), dtype)
     return Factors(tuple(xs), tuple(ds), stacked, tuple(group.codes for group in plan.factors))

@@ -4,6 +4,8 @@ Only the blocks on and below the diagonal are computed: XLA has no symmetric pro
 block rows the work is \((1 + 1/b)/2\) of the whole.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -35,7 +37,7 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     m, blocks = n * q, min(n, block_count(n * q))
     edges = [round(k * n / blocks) for k in range(blocks + 1)]
     out = jnp.zeros((m, m), factors.rows.dtype)
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         out = jax.lax.dynamic_update_slice(out, _block(factors, start, stop), (start * q, 0))
     return out
 

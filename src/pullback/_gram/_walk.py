@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from ._jaxpr import Loop, Program, called, evaluate, has_effects, is_literal, loop, trace
 from ._products import AbstractProduct, product
 from ._views import View, reshaped, whole
-
 
 Path = tuple[int, ...]
 """An equation: its number in the program, then in the program it calls, and so on."""

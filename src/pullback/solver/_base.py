@@ -15,6 +15,7 @@ from .._gauge import AbstractGauge, as_gauge
 from .._inverse import AbstractInverse
 from .._pullback import PullbackMetric
 from .._types import Count, Flat, Scalar
+from ._cost import Cost, Setting
 
 
 class Whitened(eqx.Module):
@@ -215,16 +216,25 @@ class AbstractSolver(eqx.Module):
         - `inverse`: which inverse.
         """
 
-    def resolve(self, rows: int, size: int, dtype: Any, inverse: AbstractInverse) -> "AbstractSolver":
+    def resolve(self, operator: Whitened, inverse: AbstractInverse) -> "AbstractSolver":
         """The concrete solver that will run.
 
         **Arguments:**
 
-        - `rows`, `size`: the shape (m, P) of A.
-        - `dtype`: the dtype of the linear algebra.
+        - `operator`: what is to be factorised.
         - `inverse`: which inverse.
         """
         return self
+
+    def cost(self, setting: Setting, inverse: AbstractInverse) -> Cost | None:
+        """What it would cost; `None` if that is not known.
+
+        **Arguments:**
+
+        - `setting`: the shapes.
+        - `inverse`: which inverse.
+        """
+        return None
 
     @property
     def name(self) -> str:

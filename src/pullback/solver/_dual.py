@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from .._inverse import MoorePenrose, Tikhonov
 from .._types import Flat
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, whiten
+from ._cost import dual_cost
 from ._gram import Damped, Eigen, damped, eigen, refine
 from ._structured import AbstractRows, DenseRows, OperatorRows, find, structured_kernel
 
@@ -80,6 +81,9 @@ class Dual(AbstractSolver):
 
     def check(self, inverse):
         pass
+
+    def cost(self, setting, inverse):
+        return dual_cost(setting, inverse, self.structured)
 
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)

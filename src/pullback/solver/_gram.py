@@ -47,9 +47,12 @@ class Eigen(eqx.Module):
 
 
 class Damped(eqx.Module):
-    """K + λ or G + λ = L Lᵀ."""
+    """K + λ or G + λ = L Lᵀ, and the matrix itself for where that is not proved to be positive definite."""
 
     cholesky: Float[Array, "n n"]
+    matrix: Float[Array, "n n"]
+    damping: Scalar
+    proved: Array
     spectrum: Spectrum
 
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -59,7 +62,14 @@ class Damped(eqx.Module):
 
         - `x`: a vector.
         """
-        return cho_solve((self.cholesky, True), x)
+
+        def by_eigenvectors():
+            values, vectors = jnp.linalg.eigh(self.matrix, symmetrize_input=False)
+            return vectors @ ((vectors.T @ x) / (jnp.maximum(values, 0.0) + self.damping))
+
+        # The condition is on the solution: around the factor it would cost XLA two copies of it.
+        solution = cho_solve((self.cholesky, True), x)
+        return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
 
 
 def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: AbstractInverse) -> Eigen:
@@ -82,7 +92,7 @@ def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: Abstract
 
 
 def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
-    """Cholesky of K + λ or G + λ, if that is positive definite beyond rounding; otherwise its triangular factor by eigenvectors.
+    """Cholesky of K + λ or G + λ, if that is positive definite beyond rounding; otherwise its eigenvectors.
 
     The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at least -n·eps·‖·‖; so with λ above that
     the sum is positive definite. The pivots are checked all the same. A fallback is reported.
@@ -94,23 +104,17 @@ def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
     """
     n = matrix.shape[0]
     diagonal = jnp.arange(n)
-    trial = jnp.linalg.cholesky(matrix.at[diagonal, diagonal].add(damping), symmetrize_input=False)
+    factor = jnp.linalg.cholesky(matrix.at[diagonal, diagonal].add(damping), symmetrize_input=False)
     noise = n * jnp.finfo(matrix.dtype).eps * (jnp.max(jnp.diagonal(matrix), initial=0.0) + damping)
     # LAPACK's failure is a NaN everywhere.
-    proved = jnp.all(jnp.isfinite(jnp.diagonal(trial))) & (damping > noise)
-
-    def by_eigenvectors(_):
-        # (Q √(Λ₊ + λ)) = (triangular)(orthogonal): the transpose of a QR factor is the Cholesky factor of Q (Λ₊ + λ) Qᵀ.
-        values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
-        root = jnp.sqrt(jnp.maximum(values, 0.0) + damping)[:, None] * vectors.T
-        return jnp.linalg.qr(root, mode="r").T
-
-    factor = jax.lax.cond(proved, lambda _: trial, by_eigenvectors, None)
-    return Damped(factor, Spectrum.unknown(matrix.dtype, fallback=~proved))
+    proved = jnp.all(jnp.isfinite(jnp.diagonal(factor))) & (damping > noise)
+    return Damped(factor, matrix, damping, proved, Spectrum.unknown(matrix.dtype, fallback=~proved))
 
 
 def refine(solve: Callable[[Array], Array], residual: Callable[[Array], Array], start: Array) -> Array:
-    """Two steps of iterative refinement, x + solve(residual(x)).
+    """Iterative refinement, x + solve(residual(x)): once, and once more if the first correction was not small.
+
+    A correction of relative size ε leaves an error of order ε², so a second one is due where ε² is not below rounding.
 
     **Arguments:**
 
@@ -118,5 +122,7 @@ def refine(solve: Callable[[Array], Array], residual: Callable[[Array], Array], 
     - `residual`: what is left of the right-hand side at x.
     - `start`: the first solution.
     """
-    x = start + solve(residual(start))
-    return x + solve(residual(x))
+    correction = solve(residual(start))
+    x = start + correction
+    small = jnp.linalg.norm(correction) <= jnp.sqrt(jnp.finfo(x.dtype).eps) / 8 * jnp.linalg.norm(x)
+    return jax.lax.cond(small, lambda x: x, lambda x: x + solve(residual(x)), x)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from .._inverse import MoorePenrose, Tikhonov
 from .._types import Flat
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
+from ._cost import krylov_cost
 
 
 class KrylovFactors(AbstractFactors):
@@ -121,6 +122,9 @@ class Krylov(AbstractSolver):
             f"Krylov cannot cut off singular values, which {inverse} asks for: it never computes them. "
             "Use solver=pullback.solver.SVD(), or damp: inverse=pullback.Tikhonov(...)."
         )
+
+    def cost(self, setting, inverse):
+        return krylov_cost(setting)
 
     def factorise(self, metric, inverse):
         self.check(inverse)

@@ -6,9 +6,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._inverse import Tikhonov
+from .._pullback import MEMORY
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
+from ._cost import primal_cost
 from ._gram import Damped, Eigen, damped, eigen, refine
-from ._structured import find, structured_metric
+from ._structured import WORKSPACE, find, structured_metric
 
 
 class PrimalFactors(AbstractFactors):
@@ -64,6 +66,9 @@ class Primal(AbstractSolver):
 
     def check(self, inverse):
         pass
+
+    def cost(self, setting, inverse):
+        return primal_cost(setting, inverse, self.structured, WORKSPACE if self.structured else MEMORY)
 
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._gauge import EuclideanGauge
-from .._gram import Factors, Layout, assemble, blocks, kernel, layout, sample_factors, walk
+from .._gram import Factors, Layout, Walk, assemble, blocks, flops, kernel, layout, sample_factors, walk
 from .._linearise import sum_over_samples
 from .._pullback import BlockRoot, PullbackMetric
 from .._tree import split
 from .._types import Flat
 from ._base import Whitened
+from ._cost import Setting
 
 WORKSPACE = 2**25
 """The bytes that the blocks of G of one chunk of samples may take: about what stays in the cache."""
@@ -77,13 +78,41 @@ def find(operator: Whitened, single: bool = False) -> Layout | None:
     - `operator`: Ã.
     - `single`: whether factors must have one position (for G).
     """
+    return _laid_out(operator.metric, _walk(operator.metric), single) if _usable(operator) else None
+
+
+def setting(operator: Whitened) -> Setting:
+    """The shapes that decide what a solver costs.
+
+    **Arguments:**
+
+    - `operator`: Ã.
+    """
     metric = operator.metric
-    if not isinstance(operator.gauge, EuclideanGauge) or not isinstance(metric.root, BlockRoot) or not metric.by_sample:
-        return None
+    if not _usable(operator):
+        # What a product with A costs is not known; that of a dense one.
+        return Setting(metric.rows, metric.size, metric.count, metric.dtype, 2.0 * metric.size * metric.count)
+    walked = _walk(metric)
+    dual, primal = (_laid_out(metric, walked, single) for single in (False, True))
+    return Setting(
+        metric.rows, metric.size, metric.count, metric.dtype, float(flops(walked.program)) * metric.count, dual, primal
+    )
+
+
+def _laid_out(metric: PullbackMetric, walked: Walk, single: bool) -> Layout | None:
+    found = layout(walked, metric.structure.shapes, _rows_a_sample(metric), single)
+    return found if found.factors or (found.products and not single) else None
+
+
+def _usable(operator: Whitened) -> bool:
+    metric = operator.metric
+    return isinstance(operator.gauge, EuclideanGauge) and isinstance(metric.root, BlockRoot) and metric.by_sample
+
+
+def _walk(metric: PullbackMetric) -> Walk:
     leaves = [jax.ShapeDtypeStruct(s, t) for s, t in zip(metric.structure.shapes, metric.structure.dtypes, strict=True)]
     inputs = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in _inputs(metric)]
-    found = layout(walk(_one(metric), leaves, inputs), metric.structure.shapes, _rows_a_sample(metric), single)
-    return found if found.factors or (found.products and not single) else None
+    return walk(_one(metric), leaves, inputs)
 
 
 def structured_factors(metric: PullbackMetric, plan: Layout, samples=None) -> Factors:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from .._inverse import MoorePenrose
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, whiten
+from ._cost import svd_cost
 from ._graded import graded_factors, thin_svd
 
 
@@ -43,6 +44,9 @@ class SVD(AbstractSolver):
 
     def check(self, inverse):
         pass
+
+    def cost(self, setting, inverse):
+        return svd_cost(setting, inverse)
 
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)

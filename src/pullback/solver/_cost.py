@@ -1,0 +1,136 @@
+r"""What a solver would cost, from shapes alone: operations and memory, so that `Auto` and `pullback.plan` can choose before anything is compiled.
+
+Operations are those of matrix products, \(2\) a multiplication; a factorisation counts as many as a product that takes as long here: Cholesky
+\(\tfrac12 n^3\), eigenvectors \(40\,n^3\), singular values \(40\, m P \min(m, P)\). They rank the routes; they do not predict seconds. Memory is what is
+needed above the model and one gradient.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from .._gram import Layout, block_count
+from .._inverse import AbstractInverse, Tikhonov
+
+CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
+KRYLOV_STEPS = 300
+"""The iterations that are assumed of a Krylov solver, which depend on the spectrum and cannot be known."""
+
+
+class Setting(NamedTuple):
+    """The shapes that decide the cost."""
+
+    rows: int
+    """m, the rows of A."""
+    size: int
+    """P, the parameters."""
+    count: int
+    """N, the samples."""
+    dtype: Any
+    forward: float
+    """The operations of the model on the batch."""
+    dual: Layout | None = None
+    """The structure for K, if the model has one."""
+    primal: Layout | None = None
+    """The structure for G, if the model has one."""
+
+    @property
+    def item(self) -> int:
+        """The bytes of a number."""
+        return jnp.dtype(self.dtype).itemsize
+
+    @property
+    def jacobian(self) -> float:
+        """The operations that form A."""
+        return 2 * self.forward * max(1, min(self.rows // self.count, self.size))
+
+
+class Cost(NamedTuple):
+    """A bill."""
+
+    flops: float
+    """Operations, as of matrix products."""
+    memory: float
+    """Bytes above the model and one gradient."""
+    structured: bool = False
+    """Whether A is never formed."""
+
+
+def svd_cost(setting: Setting, inverse: AbstractInverse) -> Cost:
+    """Of the singular value decomposition of A.
+
+    **Arguments:**
+
+    - `setting`: the shapes.
+    - `inverse`: which inverse.
+    """
+    m, size = setting.rows, setting.size
+    return Cost(setting.jacobian + SINGULAR * m * size * min(m, size), 3.7 * m * size * setting.item)
+
+
+def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> Cost:
+    """Of K and its factors.
+
+    **Arguments:**
+
+    - `setting`: the shapes.
+    - `inverse`: which inverse.
+    - `structured`: whether structure is used where there is any.
+    """
+    m, n = setting.rows, setting.count
+    q = m // n
+    solve, copies = _factorisation(m, inverse)
+    if not structured or setting.dual is None:
+        flops = setting.jacobian + 2.0 * m * m * setting.size + solve
+        return Cost(flops, (2.2 * m * setting.size + copies * m * m) * setting.item)
+    plan = setting.dual
+    pairs, held, widest = 0.0, 0.0, 1
+    for group in plan.factors:
+        t, (i, o) = group.positions, group.order.shape
+        pairs += n * n * t * t * ((0 if group.codes else i) + q * q * o)
+        held += n * t * ((1 if group.codes else i) + q * o)
+        widest = max(widest, t * t)
+    rows = plan.row_size
+    pairs += 1.0 * m * m * rows
+    blocks = block_count(m)
+    # In a block row a layer's two products and their sum are there at once, for all pairs of positions.
+    memory = copies * m * m + held + 2 * m * rows + 2 * widest * m * m / blocks
+    flops = (1 + 1 / blocks) * pairs + q * setting.forward + solve
+    return Cost(flops, memory * setting.item, structured=bool(plan.factors))
+
+
+def primal_cost(setting: Setting, inverse: AbstractInverse, structured: bool, workspace: int) -> Cost:
+    """Of G and its factors.
+
+    **Arguments:**
+
+    - `setting`: the shapes.
+    - `inverse`: which inverse.
+    - `structured`: whether structure is used where there is any.
+    - `workspace`: the bytes that one chunk of samples takes.
+    """
+    size = setting.size
+    solve, copies = _factorisation(size, inverse)
+    memory = copies * size * size * setting.item + workspace
+    if not structured or setting.primal is None:
+        return Cost(setting.jacobian + 2.0 * setting.rows * size * size + solve, memory)
+    q = setting.rows // setting.count
+    plan = setting.primal
+    # Leaves kept as rows are contracted over outputs at full price.
+    flops = 1.0 * setting.count * size * size + 2.0 * (setting.rows - setting.count) * plan.row_size * size
+    return Cost(flops + q * setting.forward + solve, memory, structured=True)
+
+
+def krylov_cost(setting: Setting) -> Cost:
+    """Of the matrix-free solver, with `KRYLOV_STEPS` iterations assumed.
+
+    **Arguments:**
+
+    - `setting`: the shapes.
+    """
+    return Cost(KRYLOV_STEPS * 4 * setting.forward, 20.0 * (setting.size + setting.rows) * setting.item)
+
+
+def _factorisation(n: int, inverse: AbstractInverse) -> tuple[float, float]:
+    """Operations, and how many n × n matrices are there at once."""
+    return (CHOLESKY * n**3, 3.0) if isinstance(inverse, Tikhonov) else (EIGEN * n**3, 5.0)
