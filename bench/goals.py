@@ -140,8 +140,10 @@ GOALS = (
     _faster("R1", GENERIC, 5),
     _faster("R2", GENERIC, 5),
     Goal("Krylov", "products without / with preconditioner, W1 after 50 steps, damping 1e-6", _krylov, 3, False),
-    Goal("memory", "W4, peak above the model", _peak("W4"), 400, True, " MB"),
-    Goal("memory", "W1 with N = 4096 (m = 36 864), peak above the model", _peak("W1-4096"), 3000, True, " MB"),
+    Goal("memory", "W4, peak above the model, compilation included", _peak("W4"), 400, True, " MB"),
+    Goal(
+        "memory", "W1 with N = 4096 (m = 36 864), peak above the model, compilation included", _peak("W1-4096"), 3000, True, " MB"
+    ),
     Goal("compile", "W1, trace and compile", _compile("W1"), 3, True, " s"),
     Goal("compile", "W4, trace and compile", _compile("W4"), 3, True, " s"),
     *(Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-5, True, "") for w in ("W1", "W3", "W4", "R1", "R2")),
