@@ -99,7 +99,7 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
         "machine": machine(),
         "load": os.getloadavg()[0],
     }
-    for key in ("threads1", "threads2", "compile"):
+    for key in ("threads1", "threads2", "compile", "runs"):
         results.setdefault(key, {})
 
     def keep():
@@ -109,6 +109,7 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
     for name in names:
         entries = [entry for entry in ENTRIES[name] if peers or entry.environment == "ours"]
         results["threads1"][name] = measure(name, entries, 1, rounds, say)
+        results["runs"][name] = results["when"]
         keep()
         if name == "W4":
             results["threads1"]["W4 products"] = measure(name, PRODUCTS, 1, rounds, say, compare=False)

@@ -133,6 +133,16 @@ def _title(name: str) -> str:
     return f"## {name}: {w.title}\n\nm = {rows} rows, P = {size} parameters, damping {w.damping:g}.\n\n"
 
 
+def _when(text: str) -> str:
+    return datetime.datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _earlier(results: Results, name: str) -> str:
+    """Says so if a table is not of the last run."""
+    run = results.get("runs", {}).get(name, results["when"])
+    return "" if run == results["when"] else f"From an earlier run, {_when(run)}.\n\n"
+
+
 def _versions(results: Results) -> str:
     found: dict[str, str] = {}
     for records in results.get("threads1", {}).values():
@@ -151,12 +161,11 @@ def page(results: Results) -> str:
 
     - `results`: what the run wrote.
     """
-    when = datetime.datetime.fromisoformat(results["when"]).strftime("%Y-%m-%d %H:%M UTC")
-    out = HEAD.format(when=when, rounds=results["rounds"], peers="" if results["peers"] else ", without peers")
+    out = HEAD.format(when=_when(results["when"]), rounds=results["rounds"], peers="" if results["peers"] else ", without peers")
     out += "## Goals\n\n" + goals(results) + "\n"
     for name in TABLES:
         if name in results.get("threads1", {}):
-            out += _title(name) + workload(results, name) + "\n"
+            out += _title(name) + _earlier(results, name) + workload(results, name) + "\n"
             if name == "W4" and "W4 products" in results["threads1"]:
                 out += (
                     "Single operations on W4, in a loop of ten after one linearisation:\n\n"
