@@ -180,7 +180,7 @@ def page(results: Results) -> str:
         out += scaling.section(results["scaling"]) + "\n"
     machine = results["machine"]
     out += f"## Machine and versions\n\n{machine['cpu']}, {machine['cores']} cores, {machine['memory']} GB, Python {machine['python']}. "
-    out += f"Other programs kept {results['load']:.1f} cores busy when the run began; two threads want a quiet machine.\n\n"
+    out += f"The load average was {results['load']:.1f} when the run began; two threads want a quiet machine.\n\n"
     return out + _versions(results) + "\n" + METHOD.format(slow=results["slow"])
 
 
