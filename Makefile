@@ -52,7 +52,7 @@ format: $(STAMP)-dev ## put the code in order
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)-dev ## time the natural gradient against its floor
+bench: $(STAMP)-dev ## time the natural gradient against its floor and its peers, write docs/benchmarks.md
 	@$(BIN)/python -m bench
 
 docs: $(STAMP)-docs ## build the documentation in site/ (needs no network once set up)
@@ -65,7 +65,7 @@ constraints: python ## pin the newest versions that work together, for this Pyth
 	{ sed '/^[^#]/d' $(PINS); build/resolve/bin/python -m pip freeze --exclude pullback; } > build/pins.txt && mv build/pins.txt $(PINS)
 
 clean: ## remove everything made here, .venv too
-	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache .hypothesis .cache build dist report site
+	rm -rf $(VENV) bench/.venvs bench/results.json .jax_cache .pytest_cache .ruff_cache .hypothesis .cache build dist report site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python:

@@ -1,139 +1,164 @@
-"""`python -m bench [--quick]`: the exact natural gradient against two things that are hard to beat, measured interleaved in one run.
+"""`python -m bench [W1 ...] [--quick | --no-peers] [--rounds N]`: measure, print, write `bench/results.json` and `docs/benchmarks.md`.
 
-- *gradient*: one gradient of the same loss;
-- *floor*: the matrix products and the factorisation that a dense algorithm of this kind cannot avoid, on a Jacobian that is already
-  there: A Aᵀ (or AᵀA) and the eigendecomposition of the smaller of the two (the Cholesky factorisation if damped).
-
-Prints a table of ratios and writes `bench/results.json`. Peers join with the structured kernels.
+Pages are whole: a run of some workloads keeps what the last run found of the others. `--quick` measures ours and the floor only, prints, and
+writes nothing.
 """
 
 import argparse
+import datetime
 import json
-import pathlib
-import statistics
+import math
+import os
+import platform
+import re
+import sys
 import time
+from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-jax.config.update("jax_enable_x64", True)
+from . import page
+from .entries import ENTRIES, FLOOR, OURS, PRODUCTS
+from .environments import ROOT
+from .measure import call, compile_seconds, measure, reference_path
+from .problems import TABLES
 
-import pullback as pb  # noqa: E402
-
-
-def mlp(params, x):
-    """A tanh network."""
-    for w, b in params[:-1]:
-        x = jnp.tanh(x @ w + b)
-    w, b = params[-1]
-    return x @ w + b
-
-
-def problem(sizes, samples, dtype):
-    """A regression (one output) or a classification problem, its parameters and a batch."""
-    keys = jax.random.split(jax.random.key(0), len(sizes) + 1)
-    params = [
-        (jax.random.normal(k, (a, b), dtype) / a**0.5, jnp.zeros(b, dtype))
-        for k, a, b in zip(keys, sizes[:-1], sizes[1:], strict=False)
-    ]
-    x = jax.random.normal(keys[-2], (samples, sizes[0]), dtype)
-    if sizes[-1] == 1:
-        y = jnp.sin(x.sum(-1, keepdims=True))
-        return pb.Composite(mlp, lambda z, y: jnp.sum((z - y) ** 2, -1) / 2), params, (x, y)
-    y = jax.random.randint(keys[-1], (samples,), 0, sizes[-1])
-    return pb.Composite(mlp, metric=pb.metric.Categorical()), params, (x, y)
+RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "benchmarks.md"
+SLOW = 5.0
+"""Approaches slower than this many seconds on one thread are not run on two."""
+QUICK, QUICK_SECONDS = ("W1", "W2", "W2p", "R1", "W4", "W3", "R2"), 80.0
 
 
-def loss(problem, params, batch):
-    """The plain loss, for its gradient."""
-    outputs = problem.model(params, batch[0])
-    if problem.loss is None:
-        return jnp.mean(jax.vmap(problem.metric.negative_log_likelihood)(outputs, batch[1]))
-    return jnp.mean(problem.loss(outputs, batch[1]))
+def machine() -> dict[str, str]:
+    """What it ran on."""
+    cpu, memory = platform.processor() or platform.machine(), "?"
+    for path, pattern in (("/proc/cpuinfo", r"model name\s*: (.*)"), ("/proc/meminfo", r"MemTotal:\s*(\d+) kB")):
+        if Path(path).exists() and (found := re.search(pattern, Path(path).read_text())):
+            if path.endswith("cpuinfo"):
+                cpu = found[1]
+            else:
+                memory = f"{int(found[1]) / 2**20:.0f}"
+    return {"cpu": cpu, "cores": str(os.cpu_count()), "memory": memory, "python": platform.python_version()}
 
 
-def floor(damped):
-    """What a dense algorithm cannot avoid, given A."""
+def quick(console: Console) -> int:
+    """Ours over the floor, on as many workloads as fit the time.
 
-    def run(a):
-        gram = a @ a.T if a.shape[0] < a.shape[1] else a.T @ a
-        if damped:
-            return jnp.linalg.cholesky(gram + jnp.eye(gram.shape[0], dtype=a.dtype), symmetrize_input=False)
-        return jnp.linalg.eigh(gram)
+    **Arguments:**
 
-    return jax.jit(run)
-
-
-def interleaved(functions, rounds):
-    """The median time of each function, called in turn."""
-    for function in functions.values():
-        jax.block_until_ready(function())
-    times = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            jax.block_until_ready(function())
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-WORKLOADS = {
-    "regression 2-32-32-1, N=300, float64": ((2, 32, 32, 1), 300, jnp.float64),
-    "softmax 20-32-10, N=64, float32": ((20, 32, 10), 64, jnp.float32),
-    "softmax 10-16-5, N=1000, float32": ((10, 16, 5), 1000, jnp.float32),
-}
-INVERSES = {"Moore-Penrose": pb.MoorePenrose(), "Tikhonov(1e-3)": pb.Tikhonov(1e-3)}
-
-
-def measure(rounds):
-    """One row of ratios per workload and inverse."""
-    rows = []
-    cases = [(w, i) for w in WORKLOADS for i in INVERSES]
-    for workload, inverse in track(cases, description="measuring", console=Console(stderr=True)):
-        composite, params, batch = problem(*WORKLOADS[workload])
-        metric = pb.pullback(composite, params, batch)
-        a, base = metric.jacobian(), floor(isinstance(INVERSES[inverse], pb.Tikhonov))
-        gradient = jax.jit(jax.grad(lambda p, composite=composite, batch=batch: loss(composite, p, batch)))
-        solver = pb.solver.Auto().select(metric.rows, metric.size, metric.dtype, INVERSES[inverse]).solver
-
-        def ours(composite=composite, params=params, batch=batch, inverse=INVERSES[inverse]):
-            return pb.natural_gradient(composite, params, batch, inverse=inverse, throw=False).vector
-
-        times = interleaved(
-            {"ours": ours, "gradient": lambda g=gradient, p=params: g(p), "floor": lambda b=base, a=a: b(a)}, rounds
+    - `console`: where the table goes.
+    """
+    start = time.perf_counter()
+    table = Table("workload", "ours", "floor", "ours / floor", "error", "peak MB", "compile", title="one thread, CPU time")
+    for name in QUICK:
+        if time.perf_counter() - start > QUICK_SECONDS:
+            table.add_row(name, "no time left")
+            continue
+        known = reference_path(name).exists()
+        ours, floor = measure(name, [OURS, FLOOR], threads=1, rounds=3, compare=known, residual=not known)
+        if "seconds" not in ours or "seconds" not in floor:
+            table.add_row(name, ours["status"], floor["status"])
+            continue
+        table.add_row(
+            name,
+            page.seconds(ours["seconds"]),
+            page.seconds(floor["seconds"]),
+            f"{ours['seconds'] / floor['seconds']:.2f}",
+            f"{ours['error']:.0e}" if "error" in ours else f"residual {ours['residual']:.0e}",
+            f"{ours['peak']:.0f}",
+            page.seconds(ours["compile"][0]),
         )
-        rows.append(
-            {
-                "workload": workload,
-                "inverse": inverse,
-                "solver": solver.name,
-                "rows": metric.rows,
-                "params": metric.size,
-                "over_floor": times["ours"] / times["floor"],
-                "over_gradient": times["ours"] / times["gradient"],
-            }
-        )
-    return rows
+    console.print(table)
+    console.print(f"{time.perf_counter() - start:.0f} s. Peers, two threads, goals: make bench.")
+    return 0
 
 
-def main():
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 11")
-    rows = measure(3 if parser.parse_args().quick else 11)
-    table = Table(title="time of one natural gradient, as a ratio")
-    for name in ("workload", "A", "inverse", "solver", "/ floor", "/ gradient"):
-        table.add_column(name, justify="right" if name.startswith("/") else "left")
-    for r in rows:
-        shape = f"{r['rows']} x {r['params']}"
-        table.add_row(r["workload"], shape, r["inverse"], r["solver"], f"{r['over_floor']:.1f}", f"{r['over_gradient']:.0f}")
-    Console().print(table)
-    out = pathlib.Path(__file__).parent / "results.json"
-    out.write_text(json.dumps({"jax": jax.__version__, "rows": rows}, indent=2) + "\n")
+def _two_threads(name: str, results: dict, rounds: int, say) -> list[dict]:
+    """The same on two threads, without what is slow or does not run."""
+    fast = {r["approach"] for r in results["threads1"][name] if r.get("seconds", math.inf) <= SLOW or r["approach"] == OURS.label}
+    return measure(name, [entry for entry in ENTRIES[name] if entry.label in fast], 2, rounds, say)
+
+
+def full(names: list[str], peers: bool, rounds: int, say) -> dict:
+    """Everything.
+
+    **Arguments:**
+
+    - `names`: the workloads.
+    - `peers`: whether peers run.
+    - `rounds`: how many.
+    - `say`: told what is going on.
+    """
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if set(names) == set(TABLES):
+        results = {key: results[key] for key in ("scaling",) if key in results}
+    results |= {
+        "when": datetime.datetime.now(datetime.UTC).isoformat(),
+        "rounds": rounds,
+        "peers": peers,
+        "slow": SLOW,
+        "machine": machine(),
+        "load": os.getloadavg()[0],
+    }
+    for key in ("threads1", "threads2", "compile", "runs"):
+        results.setdefault(key, {})
+
+    def keep():
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        PAGE.write_text(page.page(results), encoding="utf-8")
+
+    for name in names:
+        entries = [entry for entry in ENTRIES[name] if peers or entry.environment == "ours"]
+        results["threads1"][name] = measure(name, entries, 1, rounds, say)
+        results["runs"][name] = results["when"]
+        keep()
+        if name == "W4":
+            results["threads1"]["W4 products"] = measure(name, PRODUCTS, 1, rounds, say, compare=False)
+        if name != "W5" and (os.cpu_count() or 1) > 1:
+            results["threads2"][name] = _two_threads(name, results, rounds, say)
+        if name in ("W1", "W4"):
+            say(f"{name}: compile")
+            found = {str(threads): compile_seconds(name, OURS, threads, min(rounds, 3)) for threads in (1, 2)}
+            results["compile"][name] = {threads: seconds for threads, seconds in found.items() if seconds is not None}
+        if name == "W1":
+            say("W1: Krylov with and without preconditioner")
+            results["krylov"] = call("bench.krylov", threads=2)
+            keep()
+            results["large"] = measure("W1-4096", [OURS], 1, 0, say, residual=True)[0]
+        keep()
+    return results
+
+
+def main() -> int:
+    """Parse, measure, write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"some of {', '.join(TABLES)}; all if left out")
+    parser.add_argument("--quick", action="store_true", help="ours and the floor only, in under two minutes; writes nothing")
+    parser.add_argument("--no-peers", action="store_true", help="ours and the floor only, in full")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds (7)")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.workloads if name not in TABLES]:
+        parser.error(f"unknown: {', '.join(unknown)}. There are: {', '.join(TABLES)}.")
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1.")
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    if arguments.quick:
+        return quick(console)
+    log = Console(stderr=True)
+    start = time.perf_counter()
+    results = full(
+        arguments.workloads or list(TABLES),
+        not arguments.no_peers,
+        arguments.rounds,
+        lambda text: log.print(f"[dim]{time.perf_counter() - start:6.0f} s[/] {text}", highlight=False),
+    )
+    console.print(page.goals(results), highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{(time.perf_counter() - start) / 60:.0f} min. Written: bench/results.json, docs/benchmarks.md")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -70,9 +70,9 @@ def claims() -> None:
 
 @app.command()
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Ours and the floor only, in under two minutes; writes nothing.")] = False,
 ) -> None:
-    """Time the natural gradient against its floor; from a checkout, where bench/ is."""
+    """Time the natural gradient against its floor and its peers; from a checkout, where bench/ is."""
     if not Path("bench/__main__.py").exists():
         typer.echo("The benchmark is not part of the installed package: run `make bench` in a checkout.", err=True)
         raise typer.Exit(2)

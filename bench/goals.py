@@ -1,0 +1,151 @@
+"""The goals: what has to be reached, what was measured, met or missed. Ratios of one run."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .entries import FLOOR, FUNC, GENERIC, MINSR, NNGEOMETRY, OURS, PRODUCTS, TANGENTS, TORCH, Entry
+from .problems import DEPTHS
+
+Results = dict[str, Any]
+
+
+class Goal(NamedTuple):
+    """One line of the table."""
+
+    subject: str
+    text: str
+    measured: Callable[[Results], float]
+    """Raises `KeyError` if it was not measured."""
+    bound: float
+    below: bool
+    unit: str = " ×"
+
+    def line(self, results: Results) -> dict[str, str]:
+        """The line, as text.
+
+        **Arguments:**
+
+        - `results`: what the run wrote.
+        """
+        goal = f"{'at most' if self.below else 'at least'} {self.bound:g}{self.unit}"
+        try:
+            value = self.measured(results)
+        except KeyError as missing:
+            return {
+                "subject": self.subject,
+                "text": self.text,
+                "goal": goal,
+                "measured": f"not measured ({missing.args[0]})",
+                "verdict": "-",
+            }
+        met = value <= self.bound if self.below else value >= self.bound
+        return {
+            "subject": self.subject,
+            "text": self.text,
+            "goal": goal,
+            "measured": f"{value:.3g}{self.unit}",
+            "verdict": "met" if met else "**missed**",
+        }
+
+
+def row(results: Results, threads: int, workload: str, label: str) -> dict[str, Any]:
+    """One record; `KeyError` with the reason if it has no time.
+
+    **Arguments:**
+
+    - `results`: what the run wrote.
+    - `threads`: 1 or 2.
+    - `workload`: which.
+    - `label`: of the entry.
+    """
+    for record in results.get(f"threads{threads}", {}).get(workload, []):
+        if record["approach"] == label:
+            if "seconds" not in record:
+                raise KeyError(f"{label}: {record['status']}")
+            return record
+    raise KeyError(f"{label} was not run")
+
+
+def _ratio(workload: str, above: Entry, below: Entry, threads: int = 1) -> Callable[[Results], float]:
+    def measured(results):
+        return row(results, threads, workload, above.label)["seconds"] / row(results, threads, workload, below.label)["seconds"]
+
+    return measured
+
+
+def _over_floor(workload: str, bound: float) -> Goal:
+    return Goal(workload, "ours / floor", _ratio(workload, OURS, FLOOR), bound, True)
+
+
+def _faster(workload: str, peer: Entry, bound: float, threads: int = 1) -> Goal:
+    subject = workload if threads == 1 else f"{workload}, {threads} threads"
+    return Goal(subject, f"{peer.label} / ours", _ratio(workload, peer, OURS, threads), bound, False)
+
+
+def _closed(depth: int) -> Goal:
+    gradient, closed = f"plain gradient, L = {depth}", f"pullback.linear.MatrixProduct, L = {depth}"
+
+    def measured(results):
+        return row(results, 1, "W5", closed)["seconds"] / row(results, 1, "W5", gradient)["seconds"]
+
+    return Goal("W5", f"closed form / plain gradient, L = {depth}", measured, 2.0, True)
+
+
+def _peak(workload: str) -> Callable[[Results], float]:
+    def measured(results):
+        record = results.get("large", {}) if workload == "W1-4096" else row(results, 1, workload, OURS.label)
+        if "peak" not in record:
+            raise KeyError(record.get("status", "not run"))
+        return record["peak"]
+
+    return measured
+
+
+def _compile(workload: str) -> Callable[[Results], float]:
+    def measured(results):
+        for threads in (2, 1):
+            if str(threads) in results.get("compile", {}).get(workload, {}):
+                return results["compile"][workload][str(threads)]
+        raise KeyError("not run")
+
+    return measured
+
+
+def _krylov(results: Results) -> float:
+    found = results.get("krylov", {"error": "not run"})
+    if "error" in found:
+        raise KeyError(found["error"])
+    return found["plain"] / min(found["preconditioned"].values())
+
+
+def _error(threads: int, workload: str) -> Callable[[Results], float]:
+    return lambda results: row(results, threads, workload, OURS.label)["error"]
+
+
+_GRADIENT, _METRIC, _KERNEL = PRODUCTS
+GOALS = (
+    _over_floor("W1", 1.3),
+    _faster("W1", TANGENTS, 3),
+    _faster("W1", MINSR, 100),
+    _faster("W1", TORCH, 1.3, threads=2),
+    _over_floor("W2", 1.4),
+    _faster("W2", NNGEOMETRY, 2),
+    _faster("W2p", GENERIC, 3),
+    _over_floor("W3", 1.3),
+    _faster("W3", FUNC, 15),
+    _over_floor("W4", 1.2),
+    Goal("W4", "one G v / one gradient of the loss", _ratio("W4 products", _METRIC, _GRADIENT), 1.2, True),
+    Goal("W4", "one K y / one gradient of the loss", _ratio("W4 products", _KERNEL, _GRADIENT), 0.6, True),
+    *(_closed(depth) for depth in DEPTHS),
+    _faster("R1", GENERIC, 5),
+    _faster("R2", GENERIC, 5),
+    Goal("Krylov", "products without / with preconditioner, W1 after 50 steps, damping 1e-6", _krylov, 3, False),
+    Goal("memory", "W4, peak above the model, compilation included", _peak("W4"), 400, True, " MB"),
+    Goal(
+        "memory", "W1 with N = 4096 (m = 36 864), peak above the model, compilation included", _peak("W1-4096"), 3000, True, " MB"
+    ),
+    Goal("compile", "W1, trace and compile", _compile("W1"), 3, True, " s"),
+    Goal("compile", "W4, trace and compile", _compile("W4"), 3, True, " s"),
+    *(Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-5, True, "") for w in ("W1", "W3", "W4", "R1", "R2")),
+    *(Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-10, True, "") for w in ("W2", "W2p")),
+)

@@ -1,0 +1,1 @@
+"""One adapter a library. Each has `PACKAGES`, whose versions are recorded, and `build(workload, approach) -> Approach`."""

@@ -1,0 +1,158 @@
+"""pullback: the default call, the generic route, and single products."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..models import MODELS, loss
+from ..problems import REPEATS, Workload, find, flat, make
+from ..worker import Approach
+
+PACKAGES = ("pullback", "jax", "jaxlib", "equinox", "lineax")
+
+
+def generic(pb, workload: Workload, size: int):
+    """The solver that forms J, on the smaller side.
+
+    **Arguments:**
+
+    - `pb`: the library.
+    - `workload`: for m.
+    - `size`: P.
+    """
+    solver = pb.solver.Dual if workload.rows < size else pb.solver.Primal
+    try:
+        return solver(structured=False)
+    except TypeError:  # before there were structured routes, every route was this one
+        return solver()
+
+
+def _solvers(pb, workload: Workload, size: int):
+    return {
+        "default": lambda: None,
+        "generic": lambda: generic(pb, workload, size),
+        "krylov": lambda: pb.solver.Krylov(),
+        "dual": lambda: pb.solver.Dual(),
+        "primal": lambda: pb.solver.Primal(),
+        "svd": lambda: pb.solver.SVD(),
+    }
+
+
+def problem(pb, workload: Workload):
+    """The composite problem of a workload.
+
+    **Arguments:**
+
+    - `pb`: the library.
+    - `workload`: which.
+    """
+    model = MODELS[workload.kind]
+    if workload.softmax:
+        return pb.Composite(model, metric=pb.metric.Categorical())
+    return pb.Composite(model, lambda z, y: jnp.sum((z - y) ** 2, -1) / 2)
+
+
+def _compiled(function, *args) -> Approach:
+    state = {}
+
+    def prepare():
+        state["run"] = jax.jit(function).lower(*args).compile()
+
+    return Approach(lambda: jax.block_until_ready(state["run"](*args)), lambda out: flat(out), prepare)
+
+
+def _gradients(workload: Workload, params, batch) -> Approach:
+    """A chain of gradients, each at a point that depends on the one before, so that none is hoisted."""
+
+    def run(params, batch):
+        def step(p, _):
+            g = jax.grad(lambda p: loss(workload, p, batch))(p)
+            return jax.tree.map(lambda p, g: p - 1e-6 * g, p, g), None
+
+        return jax.lax.scan(step, params, length=REPEATS)[0]
+
+    return _compiled(run, params, batch)
+
+
+def kernel_product(metric):
+    """y ↦ K y: from the factors of the layers if the model's structure is known, else A Aᵀ y.
+
+    **Arguments:**
+
+    - `metric`: the pullback metric at a point.
+    """
+    from pullback._gram import product
+    from pullback.solver._base import whiten
+    from pullback.solver._structured import find, structured_factors
+
+    plan = find(whiten(metric, metric.inverse))
+    if plan is None:
+        return lambda y: metric.mv(metric.rmv(y))
+    factors = structured_factors(metric, plan)
+    factors = factors.scaled(jnp.exp(metric.log_scale).reshape(factors.rows.shape[:2]))
+    return lambda y: product(factors, y)
+
+
+def _products(pb, workload: Workload, params, batch, dual: bool) -> Approach:
+    def run(params, batch):
+        metric = pb.pullback(problem(pb, workload), params, batch)
+        start = jnp.ones(metric.rows if dual else metric.size, metric.dtype)
+        apply = kernel_product(metric) if dual else lambda v: metric.rmv(metric.mv(v))
+
+        def step(v, _):
+            w = apply(v)
+            return w / jnp.linalg.norm(w), None
+
+        return [jax.lax.scan(step, start, length=REPEATS)[0]]
+
+    return _compiled(run, params, batch)
+
+
+def _matrix_product(pb, workload: Workload, approach: str) -> Approach:
+    what, _, depth = approach.partition("-")
+    weights, (_, target) = make(workload)
+    weights, target = [jnp.asarray(w) for w in weights[: int(depth)]], jnp.asarray(target)
+
+    def value(weights):
+        total = weights[0]
+        for w in weights[1:]:
+            total = total @ w
+        return jnp.sum((total - target) ** 2) / 2
+
+    if what == "gradient":
+        return _compiled(jax.grad(value), weights)
+    if not hasattr(pb, "linear"):
+        raise NotImplementedError("pullback.linear.MatrixProduct is not there yet")
+    form = pb.linear.MatrixProduct(int(depth))
+    return _compiled(lambda w: form.natural_gradient(w, lambda total: jnp.sum((total - target) ** 2) / 2), weights)
+
+
+def build(name: str, approach: str) -> Approach:
+    """Ours.
+
+    **Arguments:**
+
+    - `name`: the workload.
+    - `approach`: `default`, `generic`, `krylov`, `dual`, `primal`, `svd`; `gradients`, `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
+    """
+    workload = find(name)
+    jax.config.update("jax_enable_x64", workload.dtype == "float64")
+    import pullback as pb
+
+    if workload.kind == "product":
+        return _matrix_product(pb, workload, approach)
+    params, batch = make(workload)
+    size = sum(np.size(x) for x in jax.tree.leaves(params))
+    params, batch = jax.tree.map(jnp.asarray, (params, batch))
+    if approach == "gradients":
+        return _gradients(workload, params, batch)
+    if approach.endswith("-products"):
+        return _products(pb, workload, params, batch, dual=approach.startswith("kernel"))
+    composite, solver = problem(pb, workload), _solvers(pb, workload, size)[approach]()
+
+    def run(params, batch):
+        return pb.natural_gradient(
+            composite, params, batch, inverse=pb.Tikhonov(workload.damping), solver=solver, throw=False
+        ).vector
+
+    return _compiled(run, params, batch)
