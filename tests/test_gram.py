@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import distance
 from zoo import ZOO
 
 import pullback as pb
@@ -61,3 +62,94 @@ def assert_leaves(animal):
     found = find(whiten(metric, pb.MoorePenrose()))
     free = set(range(len(metric.structure.shapes))) if found is None else set(found.free)
     assert free == animal.free, found and found.walk.free
+
+
+def small(damping=1e-2):
+    rng = np.random.default_rng(3)
+    params = [jnp.asarray(rng.standard_normal(shape)) for shape in ((4, 6), (6,), (6, 3))]
+    x, y = jnp.asarray(rng.standard_normal((20, 4))), jnp.arange(20) % 3
+    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p[0] + p[1]) @ p[2], metric=pb.metric.Categorical())
+    return problem, params, (x, y), pb.Tikhonov(damping)
+
+
+@pytest.mark.parametrize("kind", [pb.solver.Diagonal(), pb.solver.Kronecker(), pb.solver.Nystrom(12)], ids=str)
+def test_preconditioners_change_the_path_and_not_the_solution(kind):
+    problem, params, batch, inverse = small()
+    expected = pb.natural_gradient(problem, params, batch, inverse=inverse, solver=pb.solver.SVD())
+    found = pb.natural_gradient(problem, params, batch, inverse=inverse, solver=pb.solver.Krylov(preconditioner=kind))
+    assert distance(found.vector, expected.vector) < 1e-10
+    assert float(found.stats.residual) < 1e-12
+
+
+def products(problem, params, batch, inverse, **kwargs):
+    """How many products with G or K a solve to 1e-8 takes."""
+    metric = pb.pullback(problem, params, batch)
+    run = lambda m: m.factorise(inverse, pb.solver.Krylov(1e-8, **kwargs)).factors.counted(jnp.ones(m.rows))[1]
+    return int(eqx.filter_jit(run)(metric))
+
+
+def test_a_sketch_of_the_kernel_saves_products():
+    rank = 20
+    plain, preconditioned = products(*small(1e-6)), products(*small(1e-6), preconditioner=pb.solver.Nystrom(rank))
+    assert preconditioned + rank < plain
+
+
+def test_kronecker_factors_undo_the_scales_of_the_inputs():
+    rng = np.random.default_rng(4)
+    x = jnp.asarray(rng.standard_normal((60, 6)) @ np.diag(10.0 ** np.arange(-3, 3)) @ rng.standard_normal((6, 6)))
+    problem = pb.Composite(lambda w, x: x @ w, metric=pb.metric.Categorical())
+    args = problem, jnp.zeros((6, 4)), (x, jnp.arange(60) % 4), pb.Tikhonov(1e-8)
+    plain, diagonal, kronecker = (
+        products(*args, preconditioner=kind) for kind in (None, pb.solver.Diagonal(), pb.solver.Kronecker())
+    )
+    assert 3 * kronecker < min(plain, diagonal), (plain, diagonal, kronecker)
+
+
+def test_a_good_start_saves_products():
+    problem, params, batch, inverse = small(1e-4)
+    exact = pb.natural_gradient(problem, params, batch, inverse=inverse, solver=pb.solver.SVD()).vector
+    again = pb.natural_gradient(problem, params, batch, inverse=inverse, solver=pb.solver.Krylov(start=exact))
+    assert distance(again.vector, exact) < 1e-12
+
+
+def test_undamped_a_preconditioner_is_refused():
+    problem, params, batch, _ = small()
+    with pytest.raises(ValueError, match="does not give the minimum norm that MoorePenrose asks for"):
+        pb.natural_gradient(problem, params, batch, solver=pb.solver.Krylov(preconditioner=pb.solver.Diagonal()))
+    with pytest.raises(ValueError, match=r"Nystrom\(rank=0\): rank must be an integer >= 1"):
+        pb.solver.Nystrom(0)
+
+
+def test_the_rank_of_a_sketch_is_found():
+    problem, params, batch, _ = small()
+    metric = pb.pullback(problem, params, batch)
+    assert pb.solver.Nystrom.adapted(metric, 1e-12, start=4).rank == metric.rows // 2
+    assert pb.solver.Nystrom.adapted(metric, 10.0, start=4).rank == 4
+
+
+def test_absent_samples_and_weights_in_the_structured_route():
+    problem, params, (x, y), inverse = small()
+    weights = jnp.asarray(np.linspace(0.0, 2.0, 20))
+    problem = pb.Composite(problem.model, metric=problem.metric, measure=pb.Weights(weights))
+    x = x.at[0].set(jnp.nan)
+    for solver in (pb.solver.Dual, pb.solver.Primal):
+        found, expected = (
+            pb.natural_gradient(problem, params, (x, y), inverse=inverse, solver=solver(structured=s)).vector for s in (True, False)
+        )
+        assert distance(found, expected) < 1e-11
+
+
+def test_a_model_with_side_effects_takes_the_generic_route():
+    def model(p, x):
+        jax.debug.print("", ordered=False)
+        return x @ p
+
+    metric = pb.pullback(pb.Composite(model, pb_loss), jnp.ones((4, 2)), (jnp.ones((3, 4)),))
+    assert find(whiten(metric, pb.MoorePenrose())) is None
+
+
+def test_another_gauge_takes_the_generic_route():
+    problem, params, batch, _ = small()
+    metric = pb.pullback(problem, params, batch)
+    assert find(whiten(metric, pb.MoorePenrose(gauge=2.0))) is None
+    assert find(whiten(metric, pb.MoorePenrose())) is not None
