@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from ._factors import Factors
 
-BLOCK_ROWS, MAX_BLOCKS = 256, 8
-"""As many block rows as leave each at least 256 rows of K, and at most 8: more of them are only longer to compile."""
+BLOCK_ROWS, MAX_BLOCKS = 128, 8
+"""As many block rows as leave each at least 128 rows of K, and at most 8: more of them are only longer to compile."""
 
 
 def block_count(rows: int) -> int:
@@ -29,6 +29,9 @@ def block_count(rows: int) -> int:
 def kernel(factors: Factors) -> Float[Array, "m m"]:
     """The lower triangle of K; what is above the diagonal blocks is zero.
 
+    Computed as the transpose of the upper one: LAPACK wants columns, and so the transpose costs nothing, where a copy would cost as much as the
+    products.
+
     **Arguments:**
 
     - `factors`: A in factors.
@@ -38,19 +41,19 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     edges = [round(k * n / blocks) for k in range(blocks + 1)]
     out = jnp.zeros((m, m), factors.rows.dtype)
     for start, stop in itertools.pairwise(edges):
-        out = jax.lax.dynamic_update_slice(out, _block(factors, start, stop), (start * q, 0))
-    return out
+        out = jax.lax.dynamic_update_slice(out, _block(factors, start, stop), (0, start * q))
+    return out.T
 
 
 def _block(factors: Factors, start: int, stop: int) -> Array:
-    """Rows of the samples start:stop, columns of the samples :stop."""
+    """Rows of the samples :stop, columns of the samples start:stop."""
     q = factors.rows.shape[1]
-    total = jnp.zeros(((stop - start) * q, stop * q), factors.rows.dtype)
+    total = jnp.zeros((stop * q, (stop - start) * q), factors.rows.dtype)
     for x, d, codes in zip(factors.x, factors.d, factors.codes, strict=True):
-        total = total + _pairs(x[start:stop], x[:stop], d[start:stop], d[:stop], codes)
+        total = total + _pairs(x[:stop], x[start:stop], d[:stop], d[start:stop], codes)
     if factors.rows.shape[2]:
         rows = factors.rows.reshape(-1, factors.rows.shape[2])
-        total = total + rows[start * q : stop * q] @ rows[: stop * q].T
+        total = total + rows[: stop * q] @ rows[start * q : stop * q].T
     return total
 
 
@@ -60,8 +63,8 @@ def _pairs(x, other_x, d, other_d, codes) -> Array:
     if t == 1:
         seen = (x == other_x.T) & (x >= 0) if codes else x[:, 0] @ other_x[:, 0].T
         passed = d.reshape(n * q, o) @ other_d.reshape(other * q, o).T
-        seen = seen.astype(d.dtype)[:, None, :, None]
-        return (seen * passed.reshape(n, q, other, q)).reshape(n * q, other * q)
+        # Spelled out over the rows: XLA multiplies two matrices faster than it broadcasts one over the other's inner axes.
+        return jnp.repeat(jnp.repeat(seen.astype(d.dtype), q, axis=0), q, axis=1) * passed
     # Positions outermost: the sum over pairs of them is one of whole matrices.
     x, other_x = jnp.moveaxis(x, 1, 0), jnp.moveaxis(other_x, 1, 0)
     d, other_d = jnp.moveaxis(d, 2, 0), jnp.moveaxis(other_d, 2, 0)

@@ -47,9 +47,9 @@ class DualFactors(AbstractFactors):
             def woodbury(g):
                 return (g - rmv(gram.apply(mv(g)))) / self.damping
 
-            return refine(woodbury, lambda v: g - rmv(mv(v)) - self.damping * v, woodbury(g))
+            return refine(gram, woodbury, lambda v: g - rmv(mv(v)) - self.damping * v, woodbury(g))
         # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D Â, and D⁻² stands between the two.
-        y = refine(lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), gram.apply(mv(g)))
+        y = refine(gram, lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), gram.apply(mv(g)))
         ratio = self.scale / jnp.where(self.grading > 0, self.grading, 1.0)
         return rmv(self._kernel(y * ratio * ratio))
 
@@ -67,7 +67,7 @@ class DualFactors(AbstractFactors):
     def _kernel(self, r: Array) -> Array:
         """(K + λ)⁺ r."""
         product = lambda y: self._mv(self._rmv(y)) + self.damping * y
-        return refine(self.gram.apply, lambda y: r - product(y), self.gram.apply(r))
+        return refine(self.gram, self.gram.apply, lambda y: r - product(y), self.gram.apply(r))
 
 
 class Dual(AbstractSolver):

@@ -1,8 +1,8 @@
 r"""What `Dual` and `Primal` share: a symmetric matrix (K or G) factorised by eigenvectors, or by Cholesky where it is damped.
 
 Working on \(K = AA^\top\) or \(G = A^\top A\) squares the condition number: an eigenvalue below \(n\,\mathrm{eps}\,\lambda_{\max}\) is rounding, so these solvers resolve singular
-values down to \(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for less. Two steps of iterative
-refinement with products of \(A\) win back the digits of the solution itself.
+values down to \(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for less. Iterative
+refinement with products of \(A\) wins back the digits of the solution itself.
 """
 
 from collections.abc import Callable
@@ -111,18 +111,15 @@ def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
     return Damped(factor, matrix, damping, proved, Spectrum.unknown(matrix.dtype, fallback=~proved))
 
 
-def refine(solve: Callable[[Array], Array], residual: Callable[[Array], Array], start: Array) -> Array:
-    """Iterative refinement, x + solve(residual(x)): once, and once more if the first correction was not small.
-
-    A correction of relative size ε leaves an error of order ε², so a second one is due where ε² is not below rounding.
+def refine(gram: Eigen | Damped, solve: Callable[[Array], Array], residual: Callable[[Array], Array], start: Array) -> Array:
+    """Iterative refinement, x + solve(residual(x)): once for a Cholesky factorisation, which is backward stable, twice for eigenvectors.
 
     **Arguments:**
 
+    - `gram`: the factors behind `solve`.
     - `solve`: an approximate generalised inverse.
     - `residual`: what is left of the right-hand side at x.
     - `start`: the first solution.
     """
-    correction = solve(residual(start))
-    x = start + correction
-    small = jnp.linalg.norm(correction) <= jnp.sqrt(jnp.finfo(x.dtype).eps) / 8 * jnp.linalg.norm(x)
-    return jax.lax.cond(small, lambda x: x, lambda x: x + solve(residual(x)), x)
+    x = start + solve(residual(start))
+    return x if isinstance(gram, Damped) else x + solve(residual(x))

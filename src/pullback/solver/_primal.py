@@ -37,11 +37,11 @@ class PrimalFactors(AbstractFactors):
             # Formed in the output space, where it does not cancel.
             return operator.rmv(r - operator.mv(eta)) - self.damping * eta
 
-        return refine(self._apply, residual, self._apply(operator.rmv(r)))
+        return refine(self.gram, self._apply, residual, self._apply(operator.rmv(r)))
 
     def covector(self, g):
         operator = self.operator
-        return refine(self._apply, lambda eta: g - operator.rmv(operator.mv(eta)) - self.damping * eta, self._apply(g))
+        return refine(self.gram, self._apply, lambda eta: g - operator.rmv(operator.mv(eta)) - self.damping * eta, self._apply(g))
 
     def project(self, eta):
         return self._ordered(self.gram.project, eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)
