@@ -1,0 +1,82 @@
+"""The bill of five workloads from shapes alone, and the measured truth beside it: `python examples/plan.py [W1 W2 ...]`."""
+
+import resource
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+
+import pullback as pb
+
+SIZES = {
+    "W1": ((64, 256, 256, 10), 256, "float32"),
+    "W2": ((2, 64, 64, 64, 1), 1000, "float64"),
+    "W3": ((20, 32, 32, 10), 20_000, "float32"),
+    "W4": ((784, 1500, 1500, 10), 512, "float32"),
+    "W5": (100, 3, "float64"),  # a product of three 100 x 100 matrices, no data
+}
+
+
+def network(params, x):
+    for w, b in params[:-1]:
+        x = jnp.tanh(x @ w + b)
+    return x @ params[-1][0] + params[-1][1]
+
+
+def workload(name):
+    """A problem, its parameters, a batch and an inverse."""
+    sizes, count, dtype = SIZES[name]
+    key = jax.random.key(0)
+    if name == "W5":
+        factors = [
+            jnp.eye(sizes, dtype=dtype) + 0.3 * jax.random.normal(k, (sizes, sizes), dtype) / 10
+            for k in jax.random.split(key, count)
+        ]
+        return pb.Composite(lambda w: w[0] @ w[1] @ w[2], lambda z: jnp.sum((z - 1) ** 2) / 2), factors, None, pb.Tikhonov(1e-3)
+    params = [(jax.random.normal(key, (a, b), dtype) / a**0.5, jnp.zeros(b, dtype)) for a, b in pairwise(sizes)]
+    x = jax.random.normal(key, (count, sizes[0]), dtype)
+    if sizes[-1] == 1:
+        squares = pb.Composite(network, lambda z, y: jnp.sum((z - y) ** 2, -1) / 2)
+        return squares, params, (x, jnp.sin(x.sum(-1, keepdims=True))), pb.Tikhonov(1e-6)
+    return pb.Composite(network, metric=pb.metric.Categorical()), params, (x, jnp.arange(count) % sizes[-1]), pb.Tikhonov(1e-3)
+
+
+def measure(name):
+    """CPU seconds of one natural gradient, and the megabytes of the process above one gradient; in a process of its own."""
+    problem, params, batch, inverse = workload(name)
+
+    def run(function):
+        jax.block_until_ready(function())
+        start = time.process_time()
+        jax.block_until_ready(function())
+        return time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+    compiled = jax.jit(lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, throw=False).vector)
+    gradient = jax.jit(
+        lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, solver=pb.solver.Krylov(max_steps=1), throw=False).value
+    )
+    _, before = run(lambda: gradient(params, batch))
+    seconds, after = run(lambda: compiled(params, batch))
+    print(f"{seconds} {after - before}")
+
+
+def main(names):
+    for name in names or SIZES:
+        problem, params, batch, inverse = workload(name)
+        plan = pb.plan(problem, params, batch, inverse=inverse)
+        print(f"== {name}\n{plan}")
+        done = subprocess.run([sys.executable, __file__, "--measure", name], capture_output=True, text=True, check=True)
+        seconds, megabytes = map(float, done.stdout.split())
+        rate, predicted = plan.route.flops / seconds / 1e9, plan.route.memory / 1e6
+        print(f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {megabytes:.0f} MB where {predicted:.0f} MB were predicted\n")
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    if sys.argv[1:2] == ["--measure"]:
+        measure(sys.argv[2])
+    else:
+        main(sys.argv[1:])
