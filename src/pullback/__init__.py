@@ -1,9 +1,21 @@
 """Exact natural gradients of any differentiable model, overparametrised or not."""
 
+from . import constraint as constraint
+from . import event as event
 from . import metric as metric
 from . import solver as solver
 from ._composite import Composite as Composite
 from ._diagnostics import Stats as Stats
+from ._flow import AbstractClock as AbstractClock
+from ._flow import AbstractFlow as AbstractFlow
+from ._flow import EuclideanFlow as EuclideanFlow
+from ._flow import LogTime as LogTime
+from ._flow import MetricControl as MetricControl
+from ._flow import NaturalFlow as NaturalFlow
+from ._flow import NewtonFlow as NewtonFlow
+from ._flow import Time as Time
+from ._flow import Trajectory as Trajectory
+from ._flow import flow as flow
 from ._inverse import AbstractInverse as AbstractInverse
 from ._inverse import MoorePenrose as MoorePenrose
 from ._inverse import Tikhonov as Tikhonov

@@ -39,9 +39,24 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.
         "and with it their share of the step. Leave `loss` out of `Composite(...)`, so that the metric's own likelihood is used in "
         "closed form, or damp: `inverse=Tikhonov(...)`."
     )
+    nonfinite_field = "The loss, its gradient or its Hessian is not finite at this point of the flow."
+    flow_event = "The flow met an event and stopped there, before t1."
+    rank_changed = (
+        "The flow ran into a change of rank and stopped there: beyond, the field is discontinuous. Damp it "
+        "(`NaturalFlow(Tikhonov(...))`), fix the rank (`NaturalFlow(TruncatedRank(k))`), or go on with `rank=None`."
+    )
+    left_constraint = "The flow reached the boundary of the constraint and stopped there."
+    flow_max_steps = (
+        "The flow did not reach t1 in `max_steps` steps. If it is stiff take an implicit integrator, `solver=diffrax.Kvaerno5()`; if it slows "
+        "down, `clock=LogTime()`; else allow more `max_steps`."
+    )
+    flow_stalled = (
+        "The steps of the flow became too small to advance the time: a singularity, or a field that is not finite nearby. The state before "
+        "is returned."
+    )
 
 
-HARMLESS = (RESULTS.successful, RESULTS.rank_zero)
+HARMLESS = (RESULTS.successful, RESULTS.rank_zero, RESULTS.flow_event, RESULTS.rank_changed, RESULTS.left_constraint)
 """The results that `throw=True` does not raise: the answer is right and complete."""
 
 
