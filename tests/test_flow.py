@@ -45,12 +45,16 @@ def test_residuals_of_least_squares_shrink_as_exp_and_a_second_dataset_compiles_
     assert np.array_equal(other.evaluate(100.0)["w"], other.params["w"]) and np.all(np.isfinite(other.params["w"]))
     with pytest.raises(ValueError, match="starts at t0 = 0"):
         other.evaluate(-1.0)
-    assert np.allclose(np.asarray(sol.steps[1])[[0, -1]], sol.value(jnp.asarray([0.0, 5.0])), rtol=1e-9) and "reached t1" in str(sol)
+    assert np.allclose(np.asarray(sol.steps[1])[[0, -1]], sol.value(jnp.asarray([0.0, 5.0])), rtol=1e-9) and "reached t1" in str(
+        sol
+    )
 
 
 def test_an_event_is_located_and_everything_after_it_is_defined():
     ts = jnp.linspace(0.0, 40.0, 9)
-    sol = pb.flow(LEAST_SQUARES, MODEL.params, (X, Y), t1=40.0, ts=ts, events=[pb.event.GradientBelow(1e-12), pb.event.LossBelow(1e-4)])
+    sol = pb.flow(
+        LEAST_SQUARES, MODEL.params, (X, Y), t1=40.0, ts=ts, events=[pb.event.GradientBelow(1e-12), pb.event.LossBelow(1e-4)]
+    )
     start = float(LEAST_SQUARES.value(MODEL.function(MODEL.params, X), pb._composite.Batch(X, Y)))
     assert sol.result == pb.RESULTS.flow_event and int(sol.event) == 1
     assert abs(float(sol.t) - np.log(start / 1e-4) / 2) < 1e-6

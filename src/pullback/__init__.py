@@ -3,9 +3,16 @@
 from . import constraint as constraint
 from . import event as event
 from . import metric as metric
+from . import plot as plot
 from . import solver as solver
 from ._composite import Composite as Composite
+from ._constrained import ConstrainedStep as ConstrainedStep
+from ._constrained import constrained_step as constrained_step
 from ._diagnostics import Stats as Stats
+from ._differential import differential as differential
+from ._distance import Distance as Distance
+from ._distance import distance as distance
+from ._distance import line as line
 from ._examine import Examination as Examination
 from ._examine import Meeting as Meeting
 from ._examine import examine as examine
@@ -19,13 +26,16 @@ from ._flow import NewtonFlow as NewtonFlow
 from ._flow import Time as Time
 from ._flow import Trajectory as Trajectory
 from ._flow import flow as flow
+from ._invariance import Invariance as Invariance
+from ._invariance import check_invariance as check_invariance
 from ._inverse import AbstractInverse as AbstractInverse
 from ._inverse import MoorePenrose as MoorePenrose
 from ._inverse import Tikhonov as Tikhonov
 from ._inverse import TruncatedRank as TruncatedRank
-from ._invariance import Invariance as Invariance
-from ._invariance import check_invariance as check_invariance
 from ._judge import PrecisionWarning as PrecisionWarning
+from ._kernel import TangentKernel as TangentKernel
+from ._kernel import natural_ntk as natural_ntk
+from ._kernel import ntk as ntk
 from ._measure import AbstractMeasure as AbstractMeasure
 from ._measure import Mean as Mean
 from ._measure import Sum as Sum
@@ -33,6 +43,21 @@ from ._measure import Weights as Weights
 from ._natural_gradient import NaturalGradient as NaturalGradient
 from ._natural_gradient import natural_gradient as natural_gradient
 from ._natural_gradient import pullback as pullback
+from ._proximal import AbstractMirror as AbstractMirror
+from ._proximal import BregmanMirror as BregmanMirror
+from ._proximal import DivergenceMirror as DivergenceMirror
+from ._proximal import EuclideanMirror as EuclideanMirror
+from ._proximal import KLMirror as KLMirror
+from ._proximal import ProximalStep as ProximalStep
+from ._proximal import ReverseKLMirror as ReverseKLMirror
+from ._proximal import damped_newton_step as damped_newton_step
+from ._proximal import gauss_newton as gauss_newton
+from ._proximal import generalised_gauss_newton as generalised_gauss_newton
+from ._proximal import implicit_step as implicit_step
+from ._proximal import linearised_proximal_step as linearised_proximal_step
+from ._proximal import mirror_step as mirror_step
+from ._proximal import output_step as output_step
+from ._proximal import proximal_step as proximal_step
 from ._pullback import PullbackMetric as PullbackMetric
 from ._reparametrisation import AbstractReparametrisation as AbstractReparametrisation
 from ._reparametrisation import Affine as Affine
@@ -44,5 +69,7 @@ from ._reparametrisation import Warp as Warp
 from ._reparametrisation import random_reparametrisation as random_reparametrisation
 from ._reparametrisation import reparametrise as reparametrise
 from ._results import RESULTS as RESULTS
+from ._tangent import CotangentVector as CotangentVector
+from ._tangent import TangentVector as TangentVector
 
 __version__ = "0.1.0"

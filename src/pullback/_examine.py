@@ -172,7 +172,11 @@ def examine(
     seen_rank, _, _, blind = _rank(unit, rtol)
     unseen = _complement(blind, kernel)
     spectrum = np.linalg.svd(scaled, compute_uv=False)
-    meeting = None if other is None else _meet(problem, params, prepare(problem, other, batch, None, None, None, MEMORY)[1], data, j, rtol)
+    meeting = (
+        None
+        if other is None
+        else _meet(problem, params, prepare(problem, other, batch, None, None, None, MEMORY)[1], data, j, rtol)
+    )
     return Examination(
         parameters=like.size,
         outputs=j.shape[0],
@@ -265,7 +269,7 @@ def _meet(problem: Composite, params: Params, other: Params, batch: Batch, j: np
 
 
 def _span(matrix: np.ndarray, rtol: float | None) -> np.ndarray:
-    u, s, _ = np.linalg.svd(matrix, full_matrices=False)
+    u = np.linalg.svd(matrix, full_matrices=False)[0]
     return u[:, : _rank(matrix, rtol)[0]]
 
 

@@ -169,7 +169,9 @@ def check_invariance(
     - `counts`: the numbers of steps of trajectories of one length, `4 · step`, to measure their order; `()` to leave them out.
     """
     if not isinstance(reparametrisation, AbstractReparametrisation):
-        raise ValueError(f"reparametrisation must be e.g. Reparametrisation(f) or Units(60.0), got {type(reparametrisation).__name__}.")
+        raise ValueError(
+            f"reparametrisation must be e.g. Reparametrisation(f) or Units(60.0), got {type(reparametrisation).__name__}."
+        )
     if halvings < 2:
         raise ValueError(f"halvings={halvings}: an order needs at least 2.")
     chosen = as_method(MoorePenrose() if method is None else method)
@@ -188,7 +190,9 @@ def check_invariance(
         nan, none = float("nan"), np.zeros(0)
         return Invariance(False, condition, nan, nan, nan, nan, independence, nan, nan, none, none, none, none)
     w = jacobian @ _first(chosen, pair.twin, pair.new, data)
-    pushed, seen = (np.asarray(x) for x in _tangents(problem, params, data, jnp.asarray(np.stack([u, w], axis=1), structure(params).dtype)))
+    pushed, seen = (
+        np.asarray(x) for x in _tangents(problem, params, data, jnp.asarray(np.stack([u, w], axis=1), structure(params).dtype))
+    )
     if step is None:
         step = 1e-2 * (1 + float(np.linalg.norm(pair.outputs(pair.old)))) / max(float(np.linalg.norm(pushed[:, 0])), 1e-300)
     steps = step * 0.5 ** np.arange(halvings)

@@ -115,7 +115,9 @@ def _newton(f: Callable, old: Params, start: Params) -> Params:
     for _ in range(60):
         if float(jnp.linalg.norm(r)) <= tolerance:
             return eqx.combine(like.unravel(x), carried)
-        step = jnp.asarray(np.linalg.lstsq(np.asarray(_jacobian(f, eqx.combine(like.unravel(x), carried))), np.asarray(r), rcond=None)[0])
+        step = jnp.asarray(
+            np.linalg.lstsq(np.asarray(_jacobian(f, eqx.combine(like.unravel(x), carried))), np.asarray(r), rcond=None)[0]
+        )
         scale = 1.0
         while scale > 1e-6 and not float(jnp.linalg.norm(residual(x - scale * step))) < float(jnp.linalg.norm(r)):
             scale /= 2

@@ -16,6 +16,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -126,7 +127,7 @@ class Simplex(AbstractConstraint):
 def _nearest_on_simplex(p: Array) -> Array:
     """max(p - τ, 0) with the τ that makes the sum one: sort, find how many entries stay positive."""
     ordered = jnp.flip(jnp.sort(p, axis=-1), axis=-1)
-    count = jnp.arange(1, p.shape[-1] + 1, dtype=p.dtype)
+    count = jnp.arange(1, p.shape[-1] + 1, dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (-1,))
     level = (jnp.cumsum(ordered, axis=-1) - 1) / count
     last = jnp.sum(ordered > level, axis=-1, keepdims=True) - 1
     return jnp.maximum(p - jnp.take_along_axis(level, last, axis=-1), 0.0)

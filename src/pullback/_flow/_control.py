@@ -54,6 +54,7 @@ class MetricController(dfx.AbstractAdaptiveStepSizeController):
 
     def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
         metric = at_point(args.problem, args.params(y0), args.batch, MoorePenrose(), SVD())
+        assert y_error is not None
         error = metric.mv(y_error.astype(metric.dtype))
         zero = jnp.zeros_like(error)
         return self.inner.adapt_step_size(t0, t1, zero, zero, args, error, error_order, controller_state)

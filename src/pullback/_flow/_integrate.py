@@ -12,12 +12,12 @@ import optimistix as optx
 from jaxtyping import Array
 
 from .._composite import Batch, Composite, check_batch
-from ..constraint import AbstractConstraint
 from .._judge import is_traced, prepare, raise_failure
 from .._pullback import MEMORY
-from .._results import RESULTS, failed
+from .._results import RESULTS, failed, successful_if
 from .._tree import Structure, split, structure
 from .._types import Flat, Params
+from ..constraint import AbstractConstraint
 from ..event import AbstractEvent, RankChange
 from ._clock import AbstractClock, Time
 from ._control import MetricControl, MetricController
@@ -90,6 +90,9 @@ class _Slack(eqx.Module):
         return self.constraint.slack(args.params(y)).astype(y.dtype)
 
 
+RANK = RankChange()
+
+
 def flow(
     problem: Composite,
     params: Params,
@@ -104,7 +107,7 @@ def flow(
     atol: float | None = None,
     control: MetricControl | None = None,
     events: Sequence[AbstractEvent] = (),
-    rank: RankChange | None = RankChange(),
+    rank: RankChange | None = RANK,
     constraint: AbstractConstraint | None = None,
     ts: Any = None,
     max_steps: int = 4096,
@@ -178,24 +181,17 @@ def _arrays(tree: Any) -> Any:
 @eqx.filter_jit
 def _solve(parts, y0, span, tolerances, control, events, rank, constraint, ts, like, solver, max_steps, progress, descriptions):
     problem, batch, carried, kind, clock = parts
-    check_batch(problem, eqx.combine(like.unravel(y0), carried), batch)
-    start = kind.inspect(problem, eqx.combine(like.unravel(y0), carried), batch, check=True)
-    t0, t1 = span
-    args = Arguments(*parts, start, None if rank is None else rank.collapse, t0, like)
-    s1 = clock.read(t1 - t0)
-    conditions: list[Any] = [_halts]
-    if constraint is not None:
-        conditions.append(_Slack(constraint))
+    params = eqx.combine(like.unravel(y0), carried)
+    check_batch(problem, params, batch)
+    start = kind.inspect(problem, params, batch, check=True)
+    args = Arguments(*parts, start, None if rank is None else rank.collapse, span[0], like)
+    s1 = clock.read(span[1] - span[0])
+    conditions: list[Any] = [_halts, *([] if constraint is None else [_Slack(constraint)])]
     first = len(conditions)
     conditions.extend(_Condition(event) for event in events)
-    small = 1e-2 * jnp.finfo(y0.dtype).eps * s1
-    if control is None:
-        controller = dfx.PIDController(*tolerances, dtmin=small, force_dtmin=False, pcoeff=0.3, icoeff=0.4)
-    else:
-        controller = MetricController(jnp.asarray(control.tolerance, y0.dtype), small)
     subs = [dfx.SubSaveAt(t1=True), dfx.SubSaveAt(t0=True, steps=True, fn=_loss)]
     if ts is not None:
-        subs.append(dfx.SubSaveAt(ts=clock.read(ts - t0)))
+        subs.append(dfx.SubSaveAt(ts=clock.read(ts - span[0])))
     tolerance = float(jnp.finfo(y0.dtype).eps) ** 0.6
     # diffrax locates events in the default precision only; in another one they happen at the end of their step.
     finder = optx.Newton(tolerance, tolerance) if y0.dtype == jnp.result_type(float) else None
@@ -208,43 +204,57 @@ def _solve(parts, y0, span, tolerances, control, events, rank, constraint, ts, l
         y0,
         args=args,
         saveat=dfx.SaveAt(subs=subs, dense=ts is None),
-        stepsize_controller=controller,
+        stepsize_controller=_controller(tolerances, control, s1),
         event=dfx.Event(conditions, finder, direction=[False] * len(conditions)),
         max_steps=max_steps,
         progress_meter=dfx.TextProgressMeter() if progress else dfx.NoProgressMeter(),
         throw=False,
     )
+    return _record(solution, args, span, first, constraint is not None, ts is not None, solver, descriptions)
+
+
+def _controller(tolerances, control, s1):
+    small = 1e-2 * jnp.finfo(s1.dtype).eps * s1
+    if control is not None:
+        return MetricController(jnp.asarray(control.tolerance, s1.dtype), small)
+    return dfx.PIDController(*tolerances, dtmin=small, force_dtmin=False, pcoeff=0.3, icoeff=0.4)
+
+
+def _record(solution, args: Arguments, span, first: int, constrained: bool, saves: bool, solver, descriptions) -> Trajectory:
+    """The trajectory from what diffrax returns."""
+    like, carried, clock, (t0, t1) = args.like, args.carried, args.clock, span
     final, end = solution.ys[0][0], solution.ts[0][0]
-    params = eqx.combine(like.unravel(final), carried)
     now = _inspect(final, args)
     mask = jnp.stack([jnp.asarray(x) for x in solution.event_mask])
     which = jnp.where(jnp.any(mask), jnp.argmax(mask), -1)
-    result = _translate(solution.result, which, now, args, constraint is not None)
+    result = _translate(solution.result, which, now, args, constrained)
     saved = None
-    if ts is not None:
+    if saves:
         there = jnp.isfinite(solution.ts[2])[:, None]
         saved = eqx.combine(jax.vmap(like.unravel)(jnp.where(there, solution.ys[2], final[None, :])), carried)
-    stages = getattr(getattr(solver, "tableau", None), "num_stages", None)
-    explicit = isinstance(solver, dfx.AbstractERK) and stages is not None
-    fsal = explicit and solver.tableau.fsal
     steps = solution.stats["num_steps"]
+    cost = jnp.full_like(steps, -1)
+    if isinstance(solver, dfx.AbstractERK):
+        tableau: Any = solver.tableau
+        # The last stage of a step is the first of the next, in methods that say so; two more choose the first step.
+        cost = steps * (tableau.num_stages - int(tableau.fsal)) + 2
     return Trajectory(
         t0=t0,
-        t=jnp.where(which >= 0, t0 + clock.elapsed(end), jnp.where(end >= s1, t1, t0 + clock.elapsed(end))),
-        params=params,
+        t=jnp.where(result == RESULTS.successful, t1, t0 + clock.elapsed(end)),
+        params=args.params(final),
         result=result,
         event=jnp.where(which >= first, which - first, -1),
         inspection=now,
-        start=start,
+        start=args.start,
         times=t0 + clock.elapsed(solution.ts[1]),
         values=solution.ys[1],
         saved=saved,
-        right_hand_sides=steps * (stages - int(fsal)) + 2 if explicit else jnp.full_like(steps, -1),
+        right_hand_sides=cost,
         accepted=solution.stats["num_accepted_steps"],
         rejected=solution.stats["num_rejected_steps"],
         interpolation=solution.interpolation,
-        problem=problem,
-        batch=batch,
+        problem=args.problem,
+        batch=args.batch,
         carried=carried,
         clock=clock,
         like=like,
@@ -259,7 +269,7 @@ def _translate(result: Any, which: Array, now: Inspection, args: Arguments, cons
     code: Any = RESULTS.where(which == 0, halted, RESULTS.flow_event)
     code = RESULTS.where((which == 1) & constrained, RESULTS.left_constraint, code)
     other: Any = RESULTS.where(result == dfx.RESULTS.max_steps_reached, RESULTS.flow_max_steps, RESULTS.flow_stalled)
-    other = RESULTS.where(result == dfx.RESULTS.successful, RESULTS.successful, other)
+    other = successful_if(result == dfx.RESULTS.successful, other)
     return RESULTS.where(which >= 0, code, other)
 
 
@@ -267,7 +277,9 @@ def _check_times(t0: Any, t1: Any, ts: Any) -> None:
     if is_traced((t0, t1, ts)):
         return
     if not (np.isfinite(t0) and np.isfinite(t1) and t0 < t1):
-        raise ValueError(f"flow(t0={t0}, t1={t1}): both must be finite, t0 < t1. For a flow to its limit take a large t1, events and LogTime().")
+        raise ValueError(
+            f"flow(t0={t0}, t1={t1}): both must be finite, t0 < t1. For a flow to its limit take a large t1, events and LogTime()."
+        )
     if ts is not None and not (np.ndim(ts) == 1 and np.all(np.diff(ts) > 0) and t0 <= ts[0] and ts[-1] <= t1):
         raise ValueError("ts must be a 1-D array of increasing times in [t0, t1].")
 

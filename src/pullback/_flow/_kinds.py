@@ -16,7 +16,7 @@ from .._composite import Batch, Composite, present
 from .._inverse import AbstractInverse, MoorePenrose, Tikhonov
 from .._natural_gradient import compute
 from .._pullback import MEMORY
-from .._results import RESULTS
+from .._results import RESULTS, successful_if
 from .._tree import all_finite, structure
 from .._types import Count, Flat, Params, Scalar
 from ..solver._auto import Auto
@@ -125,8 +125,8 @@ class EuclideanFlow(AbstractFlow):
 
         if per_sample is None:
             return -jnp.exp(log_rate) * jax.grad(value)(like.ravel(params))
-        log_value, slope = jax.value_and_grad(log_value)(like.ravel(params))
-        return -jnp.exp(log_rate + log_value) * slope
+        level, slope = jax.value_and_grad(log_value)(like.ravel(params))
+        return -jnp.exp(log_rate + level) * slope
 
     def inspect(self, problem, params, batch, check=False):
         velocity = self.velocity(problem, params, batch, jnp.zeros((), structure(params).dtype))
@@ -176,7 +176,7 @@ class NewtonFlow(AbstractFlow):
 
 
 def _judge(params: Params, batch: Batch, velocity: Flat) -> RESULTS:
-    result: Any = RESULTS.where(all_finite(velocity), RESULTS.successful, RESULTS.nonfinite_field)
+    result: Any = successful_if(all_finite(velocity), RESULTS.nonfinite_field)
     result = RESULTS.where(all_finite(batch), result, RESULTS.nonfinite_batch)
     return RESULTS.where(all_finite(params), result, RESULTS.nonfinite_params)
 

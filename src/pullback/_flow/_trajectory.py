@@ -5,6 +5,7 @@ from typing import Any
 import diffrax as dfx
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -119,7 +120,7 @@ class Trajectory(eqx.Module):
         return text
 
     def __str__(self) -> str:
-        times, values = self.steps
+        values = self.steps[1]
         ends = f"loss {float(values[0]):.6g} -> {float(values[-1]):.6g}" if values.size else "no step"
         count = int(self.right_hand_sides)
         cost = f"{count} right-hand sides" if count >= 0 else "an implicit integrator"

@@ -40,10 +40,9 @@ def assert_invariant(
     What was measured, one record for each change of parameters.
     """
     found = []
-    for key in jax.random.split(jax.random.key(0) if key is None else key, count):
-        record = check_invariance(
-            problem, params, batch, reparametrisation=random_reparametrisation(params, key), method=method, counts=()
-        )
+    for draw in jax.random.split(jax.random.key(0) if key is None else key, count):
+        f = random_reparametrisation(params, draw)
+        record = check_invariance(problem, params, batch, reparametrisation=f, method=method, counts=())
         off = record.seen if seen_only else record.model
         assert off <= rtol, f"not invariant: the directions differ by {off:.1e} > {rtol:.1e}.\n{record}"
         assert seen_only or record.order >= order - 0.1, f"one step agrees to order {record.order:.2f} < {order}.\n{record}"
