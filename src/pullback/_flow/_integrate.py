@@ -268,7 +268,11 @@ def _translate(result: Any, which: Array, now: Inspection, args: Arguments, cons
     halted = RESULTS.where(failed(now.result), now.result, halted)
     code: Any = RESULTS.where(which == 0, halted, RESULTS.flow_event)
     code = RESULTS.where((which == 1) & constrained, RESULTS.left_constraint, code)
-    other: Any = RESULTS.where(result == dfx.RESULTS.max_steps_reached, RESULTS.flow_max_steps, RESULTS.flow_stalled)
+    # Steps that shrink to nothing while the smallest singular value does so too: the flow ran into a change of rank, also if all
+    # singular values vanish together and their ratio tells nothing.
+    vanishes = (now.smallest < 1e-3 * args.start.smallest) & (args.start.rank >= 0) & (args.collapse is not None)
+    stalled: Any = RESULTS.where(vanishes, RESULTS.rank_changed, RESULTS.flow_stalled)
+    other: Any = RESULTS.where(result == dfx.RESULTS.max_steps_reached, RESULTS.flow_max_steps, stalled)
     other = successful_if(result == dfx.RESULTS.successful, other)
     return RESULTS.where(which >= 0, code, other)
 

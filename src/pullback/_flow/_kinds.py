@@ -33,6 +33,8 @@ class Inspection(eqx.Module):
     """The rank the inverse sees; -1 if the field cannot change its rank."""
     condition: Scalar
     """The inverse condition of what is kept, smallest/largest singular value."""
+    smallest: Scalar
+    """The smallest singular value that is kept."""
 
 
 class AbstractFlow(eqx.Module):
@@ -85,7 +87,8 @@ class NaturalFlow(AbstractFlow):
         ng = compute(problem, params, batch, None, self.inverse, self.solver, MEMORY, check)
         stats = ng.stats
         rank = jnp.asarray(-1, jnp.int32) if isinstance(self.inverse, Tikhonov) else stats.rank
-        return Inspection(ng.result, rank, stats.smallest / jnp.where(stats.largest > 0, stats.largest, 1.0))
+        condition = stats.smallest / jnp.where(stats.largest > 0, stats.largest, 1.0)
+        return Inspection(ng.result, rank, condition, stats.smallest)
 
 
 class EuclideanFlow(AbstractFlow):
@@ -130,7 +133,8 @@ class EuclideanFlow(AbstractFlow):
 
     def inspect(self, problem, params, batch, check=False):
         velocity = self.velocity(problem, params, batch, jnp.zeros((), structure(params).dtype))
-        return Inspection(_judge(params, batch, velocity), jnp.asarray(-1, jnp.int32), jnp.ones((), velocity.dtype))
+        one = jnp.ones((), velocity.dtype)
+        return Inspection(_judge(params, batch, velocity), jnp.asarray(-1, jnp.int32), one, one)
 
 
 class NewtonFlow(AbstractFlow):
@@ -160,7 +164,7 @@ class NewtonFlow(AbstractFlow):
         smallest = jnp.min(jnp.where(kept, jnp.abs(values), largest))
         rank = jnp.sum(kept, dtype=jnp.int32)
         finite = jnp.where(jnp.all(jnp.isfinite(values)), slope, jnp.nan)
-        return Inspection(_judge(params, batch, finite), rank, smallest / jnp.where(largest > 0, largest, 1.0))
+        return Inspection(_judge(params, batch, finite), rank, smallest / jnp.where(largest > 0, largest, 1.0), smallest)
 
     def _decompose(self, problem: Composite, params: Params, batch: Batch) -> Any:
         like, static = structure(params), eqx.filter(params, eqx.is_inexact_array, inverse=True)

@@ -115,8 +115,10 @@ class Trajectory(eqx.Module):
         if int(self.event) >= 0:
             text = f"stopped at t = {float(self.t):.9g}: {self.descriptions[int(self.event)]}"
         if bool(self.result == RESULTS.rank_changed):
-            ranks = f"rank {int(self.start.rank)} at the start, {int(self.inspection.rank)} here"
-            text = f"stopped at t = {float(self.t):.9g} ({ranks}, inverse condition {float(self.inspection.condition):.1e}). {text}"
+            start, now = self.start, self.inspection
+            ranks = f"rank {int(start.rank)} at the start, {int(now.rank)} here"
+            values = f"smallest singular value {float(start.smallest):.1e} at the start, {float(now.smallest):.1e} here"
+            text = f"stopped at t = {float(self.t):.9g} ({ranks}; {values}). {text}"
         return text
 
     def __str__(self) -> str:

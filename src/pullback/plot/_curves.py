@@ -38,20 +38,23 @@ def orders(curves: Mapping[str, tuple[Any, Any]], *, axes: Any = None) -> Any:
     - `curves`: name -> (step sizes, discrepancies).
     - `axes`: axes to draw on; new ones if left out.
     """
-    figure, axes = open_figure(axes)
-    shown = []
+    figure, axes = open_figure(axes, size=(7.0, 4.0))
+    shown, least = [], 1.0
     for i, (name, (h, d)) in enumerate(curves.items()):
         # Relative to its own largest step, so that methods with other units of step share the axis.
         h, d = np.asarray(h, float) / np.max(h), np.asarray(d, float)
         shown.extend(d[d > 1e-14])
-        axes.plot(h, np.maximum(d, 1e-17), "o-", ms=3, lw=1.2, color=COLOURS[i % len(COLOURS)], label=name)
+        least = min(least, h.min())
+        # Curves that coincide stay visible: ever smaller markers, every other line dashed.
+        style = {"color": COLOURS[i % len(COLOURS)], "ls": "-" if i % 2 == 0 else "--", "ms": max(8 - i, 2)}
+        axes.plot(h, np.maximum(d, 1e-17), marker="o", lw=1.2, label=name, **style)
     top = max(shown, default=1.0)
-    h = np.asarray([1.0, 1 / 32])
+    h = np.asarray([1.0, least])
     for order in (1, 2):
-        axes.plot(h, 2 * top * h**order, color="0.6", ls="--", lw=0.8)
-        axes.annotate(f"slope {order}", (h[1], 2 * top * h[1] ** order), fontsize=8, color="0.4", ha="right")
+        axes.plot(h, 2 * top * h**order, color="0.6", ls=":", lw=1)
+        axes.annotate(f"slope {order}", (h[1], 2 * top * h[1] ** order), fontsize=8, color="0.4", ha="left", va="bottom")
     axes.set(xscale="log", yscale="log", xlabel="step, relative to the largest", ylabel="discrepancy on the model")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure, axes
 
 

@@ -23,7 +23,7 @@ def open_figure(
         first = axes if hasattr(axes, "figure") else axes[0]
         return first.figure, axes
     figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=rows == columns == 1, sharex=share, sharey=share)
+    return figure, figure.subplots(rows, columns, sharex=share, sharey=share)
 
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
