@@ -69,9 +69,11 @@ def distances(positions: Any, curve: Any, *, axes: Any = None) -> Any:
     """
     figure, axes = open_figure(axes)
     x = np.asarray(positions, float)
-    axes.plot(x, np.asarray(curve.function), color=COLOURS[0], label="as functions, $\\rho$")
-    axes.plot(x, np.asarray(curve.quadratic), color=COLOURS[1], ls="--", label="quadratic estimate")
-    axes.plot(x, np.asarray(curve.parameters) ** 2 / 2, color="0.5", ls=":", label="parameters, $\\frac{1}{2}|\\Delta\\theta|^2$")
-    axes.set(xlabel="position", ylabel="distance from the start")
+    # On a logarithmic scale all three are straight near the start; the start itself is at minus infinity.
+    positive = lambda values: np.where(np.asarray(values) > 0, values, np.nan)
+    axes.plot(x, positive(curve.function), color=COLOURS[0], label="as functions, $\\rho$")
+    axes.plot(x, positive(curve.quadratic), color=COLOURS[1], ls="--", label="quadratic estimate")
+    axes.plot(x, positive(curve.parameters**2 / 2), color="0.5", ls=":", label="parameters, $\\frac{1}{2}|\\Delta\\theta|^2$")
+    axes.set(yscale="log", xlabel="position", ylabel="distance from the start")
     axes.legend(frameon=False, fontsize=8)
     return figure, axes
