@@ -1,6 +1,6 @@
 r"""A natural gradient step in a constrained parameter space: \(\theta - h\delta\), then back; or \(\theta - h\,(\delta + G^+ dp)\) with a penalty \(p\).
 
-What each way back does to invariance stands in `constraint.py`. A step that violates nothing is not touched.
+What each way back does to invariance stands in `pullback.constraint`. A step that violates nothing is not touched.
 """
 
 from typing import Any

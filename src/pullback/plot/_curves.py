@@ -69,7 +69,7 @@ def distances(positions: Any, curve: Any, *, axes: Any = None) -> Any:
     """
     figure, axes = open_figure(axes)
     x = np.asarray(positions, float)
-    # On a logarithmic scale all three are straight near the start; the start itself is at minus infinity.
+    # The start itself is at distance zero, which a logarithmic scale does not show.
     positive = lambda values: np.where(np.asarray(values) > 0, values, np.nan)
     axes.plot(x, positive(curve.function), color=COLOURS[0], label="as functions, $\\rho$")
     axes.plot(x, positive(curve.quadratic), color=COLOURS[1], ls="--", label="quadratic estimate")

@@ -20,8 +20,8 @@ import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._tree import split
-from ._types import Covector, Params, Scalar
+from .._tree import split
+from .._types import Covector, Params, Scalar
 
 
 class AbstractConstraint(eqx.Module):

@@ -10,9 +10,9 @@ import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._composite import Batch, Composite
-from ._tree import structure
-from ._types import Params, Scalar
+from .._composite import Batch, Composite
+from .._tree import structure
+from .._types import Params, Scalar
 
 
 class AbstractEvent(eqx.Module):
