@@ -78,15 +78,17 @@ def test_logistic_with_more_parameters_than_samples_follows_its_closed_form():
     assert np.max(np.abs(np.asarray(sol.outputs(jnp.asarray(times))) / expected - 1)) < 1e-8
 
 
-def test_logistic_with_more_samples_is_newton_flow():
+@pytest.mark.parametrize(
+    "kind", [pb.NaturalFlow(), pytest.param(pb.NewtonFlow(), marks=pytest.mark.slow)], ids=["natural", "newton"]
+)
+def test_logistic_with_more_samples_is_newton_flow(kind):
     x, beta = normal(12, 3, seed=5), normal(3, seed=6)
     labels = (normal(12, seed=7) > 0).astype(float)
     slope = jax.grad(lambda b: LOGISTIC.value(x @ b, pb._composite.Batch(x, labels)))
-    for kind in (pb.NaturalFlow(), pb.NewtonFlow()):
-        sol = pb.flow(LOGISTIC, beta, (x, labels), t1=6.0, kind=kind, rtol=1e-11, atol=1e-13)
-        for t in (1.0, 6.0):
-            found = slope(sol.evaluate(t)) * np.exp(t) / jnp.linalg.norm(slope(beta))
-            assert np.allclose(found, slope(beta) / jnp.linalg.norm(slope(beta)), rtol=0, atol=1e-8), kind
+    sol = pb.flow(LOGISTIC, beta, (x, labels), t1=6.0, kind=kind, rtol=1e-11, atol=1e-13)
+    for t in (1.0, 6.0):
+        found = slope(sol.evaluate(t)) * np.exp(t) / jnp.linalg.norm(slope(beta))
+        assert np.allclose(found, slope(beta) / jnp.linalg.norm(slope(beta)), rtol=0, atol=1e-8)
 
 
 DEEP = pb.Composite(lambda p, x: x @ jnp.prod(p, axis=0), metric=pb.metric.Bernoulli())
@@ -131,7 +133,7 @@ def test_the_logarithm_of_a_loss_does_not_underflow():
         (pb.metric.Bernoulli(), logits, jax.nn.sigmoid(normal(4, 3, seed=13))),
     ):
         problem, batch = pb.Composite(lambda p, x: x, metric=metric), pb._composite.Batch(z, y)
-        found = total_log_loss(problem, jax.vmap(closed_form(problem)), z, batch)
+        found = total_log_loss(problem, jax.jit(jax.vmap(closed_form(problem))), z, batch)
         assert np.isclose(float(found), np.log(float(problem.value(z, batch))), rtol=1e-13)
 
 
@@ -151,15 +153,22 @@ def test_a_custom_event_a_constraint_and_a_bad_start():
     inside = pb.constraint.Clipping(0.0, 1.0)
     start = jnp.asarray([0.5, 0.25])
     run = lambda **kwargs: pb.flow(problem, start, t1=5.0, rank=None, kind=pb.EuclideanFlow(), **kwargs)
-    sol = run(constraint=inside, events=[pb.event.When(lambda t, w: 1.5 - w[1], "1.5")])
+    events = [pb.event.When(lambda t, w: 1.5 - w[1], "1.5")]
+    sol = run(constraint=inside, events=events)
     # θ = 2 - (2 - θ₀)e^-t: the first coordinate leaves first.
     assert sol.result == pb.RESULTS.left_constraint and abs(float(sol.t) - np.log(1.5)) < 1e-7
     with pytest.raises(ValueError, match=r"violates the constraint Clipping by 0.5.*constraint\(params\)"):
         pb.flow(problem, jnp.asarray([1.5, 0.0]), t1=1.0, constraint=inside)
     with pytest.raises(ValueError, match="happened already at the start: the loss fell to 100"):
         run(events=[pb.event.LossBelow(100.0)])
+    bent = pb.Composite(lambda w: jnp.log(w), lambda z: jnp.sum(z))
     with pytest.raises(RuntimeError, match=r"`params` contains a NaN.*index \(1,\)"):
-        pb.flow(problem, start.at[1].set(jnp.nan), t1=5.0, rank=None, kind=pb.EuclideanFlow(), constraint=None)
+        pb.flow(bent, start.at[1].set(jnp.nan), t1=5.0, rank=None, kind=pb.EuclideanFlow())
+    # Into a singularity of the loss: the state before it comes back, with a result.
+    lost = pb.flow(bent, start, t1=5.0, rank=None, kind=pb.EuclideanFlow(), throw=False)
+    assert lost.result in (pb.RESULTS.flow_stalled, pb.RESULTS.nonfinite_field, pb.RESULTS.flow_max_steps) and np.all(
+        np.isfinite(lost.params)
+    )
     with pytest.raises(ValueError, match="t0 < t1"):
         pb.flow(problem, start, t1=float("inf"))
     with pytest.raises(ValueError, match=r"GiB.*ts=jnp.linspace"):
@@ -173,6 +182,7 @@ def test_steps_that_run_out_have_a_result_and_a_state():
     assert sol.result == pb.RESULTS.flow_max_steps and np.all(np.isfinite(sol.params)) and 0 < float(sol.t) < 1e6
 
 
+@pytest.mark.slow
 def test_rosenbrock_implicitly_and_in_the_metric_norm():
     problem = pb.Composite(lambda x: jnp.stack([1 - x[0], 10 * (x[1] - x[0] ** 2)]), lambda z: jnp.sum(z**2))
     start = jnp.asarray([-1.2, 1.0])
@@ -189,12 +199,14 @@ def test_rosenbrock_implicitly_and_in_the_metric_norm():
         pb.MetricControl(0.0)
 
 
+@pytest.mark.slow
 def test_the_progress_bar_is_shown(capfd):
     pb.flow(LOGISTIC, jnp.zeros(3), (normal(4, 3), LABELS[:4]), t1=0.1, kind=pb.EuclideanFlow(), progress=True, rank=None)
     jax.effects_barrier()
     assert "100.00%" in "".join(capfd.readouterr())
 
 
+@pytest.mark.slow
 def test_carried_leaves_and_single_precision():
     params = {"w": normal(3).astype(jnp.float32), "n": 2}
     problem = pb.Composite(lambda p, x: x @ p["w"] * p["n"], lambda z, y: (z - y) ** 2 / 2)

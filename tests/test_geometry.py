@@ -61,6 +61,9 @@ def test_kernels_are_their_definitions_and_the_discrete_ones_tend_to_them():
     with pytest.raises(ValueError, match=r"one index for each of its axes.*product\(c\)"):
         euclidean.column(2)
     assert "depends on the parametrisation" in euclidean.reason
+    absent = pb.Composite(lambda p, x: x * p, lambda z, y: z, measure=pb.Weights(jnp.asarray([1.0, 0.0])))
+    with pytest.raises(ValueError, match="samples of weight zero are absent"):
+        pb.ntk(absent, jnp.asarray([1.0]), (jnp.ones((2, 1)),))
 
 
 MODEL = testing.tanh_mlp(2, 3, 4, jax.random.key(0))
@@ -68,6 +71,7 @@ X = normal(3, 2, seed=1)
 CATEGORICAL = pb.Composite(MODEL.function, metric=pb.metric.Categorical())
 
 
+@pytest.mark.slow
 def test_kernels_of_a_batch_watched_elsewhere():
     at = normal(2, 2, seed=5)
     kernel = pb.natural_ntk(CATEGORICAL, MODEL.params, (X, jnp.asarray([0, 1, 2])), at=at)
@@ -106,19 +110,20 @@ def test_the_distance_of_functions_to_second_order():
 
 
 def test_vectors_and_covectors_know_which_they_are():
-    batch = (X, jnp.asarray([0, 1, 2]))
-    g = pb.differential(CATEGORICAL, MODEL.params, batch)
-    metric = pb.pullback(CATEGORICAL, MODEL.params, batch)
+    problem = pb.Composite(lambda p: jnp.concatenate([p["w"] ** 2, p["w"] * p["b"]]), lambda z: jnp.sum(jnp.sin(z)))
+    params = {"w": normal(2, seed=1), "b": jnp.asarray([0.7, -0.2])}
+    g = pb.differential(problem, params)
+    metric = pb.pullback(problem, params, solver=pb.solver.SVD())
     v = metric.sharp(g)
     assert isinstance(g, pb.CotangentVector) and isinstance(v, pb.TangentVector) and isinstance(metric.flat(v), pb.CotangentVector)
-    moved = MODEL.params - 0.1 * v
-    plain = pb.natural_gradient(CATEGORICAL, MODEL.params, batch)
-    assert np.allclose(moved["w"], MODEL.params["w"] - 0.1 * plain.vector["w"], atol=1e-8)
-    assert np.isclose(g @ v, metric.norm(v) ** 2, rtol=1e-7) and np.allclose((g + g - g).tree["w"], plain.covector["w"])
+    moved = params - 0.1 * v
+    plain = pb.natural_gradient(problem, params)
+    assert np.allclose(moved["w"], params["w"] - 0.1 * plain.vector["w"], atol=1e-12)
+    assert np.isclose(g @ v, metric.norm(v) ** 2, rtol=1e-10) and np.allclose((g + g - g).tree["w"], plain.covector["w"])
     assert isinstance(metric.sharp(plain.covector), dict)
     for wrong, words in (
-        (lambda: MODEL.params - g, "cannot be subtracted from parameters: sharp is missing"),
-        (lambda: MODEL.params["w"] + pb.CotangentVector(1.0), "cannot be added to parameters: sharp is missing"),
+        (lambda: params - g, "cannot be subtracted from parameters: sharp is missing"),
+        (lambda: params["w"] + pb.CotangentVector(1.0), "cannot be added to parameters: sharp is missing"),
         (lambda: np.ones(2) + pb.CotangentVector(1.0), "sharp is missing"),
         (lambda: metric.flat(metric.flat(v)), "flat takes a vector, got a covector: sharp is missing"),
         (lambda: metric.sharp(v), "sharp takes a covector, got a vector: flat is missing"),
@@ -133,6 +138,20 @@ def test_vectors_and_covectors_know_which_they_are():
     # Nothing is left of the wrappers in a compiled program.
     wrapped = jax.make_jaxpr(lambda t: (2.0 * pb.TangentVector(t) + pb.TangentVector(t)).tree)(X)
     assert str(wrapped) == str(jax.make_jaxpr(lambda t: t * 2.0 + t)(X))
+
+
+def test_an_absent_sample_reaches_no_derivative():
+    x, y = normal(3, 2).at[1].set(jnp.nan), jnp.asarray([1.0, jnp.nan, 0.0])
+    problem = pb.Composite(
+        lambda p, x: jnp.tanh(x @ p), metric=pb.metric.Bernoulli(), measure=pb.Weights(jnp.asarray([0.5, 0.0, 0.5]))
+    )
+    present = pb.Composite(lambda p, x: jnp.tanh(x @ p), metric=pb.metric.Bernoulli())
+    p, keep = jnp.asarray([0.3, -0.8]), jnp.asarray([0, 2])
+    here = (x[keep], y[keep])
+    assert np.allclose(pb.differential(problem, p, (x, y)).tree, pb.differential(present, p, here).tree, rtol=1e-14)
+    assert np.isclose(pb.distance(problem, p, 2 * p, (x, y)).function, pb.distance(present, p, 2 * p, here).function, rtol=1e-14)
+    step = pb.proximal_step(problem, p, (x, y), weight=3.0)
+    assert np.allclose(step.params, pb.proximal_step(present, p, here, weight=3.0).params, rtol=1e-10)
 
 
 def test_constraints_project_on_the_nearest_point():

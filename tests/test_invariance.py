@@ -32,25 +32,32 @@ def test_theorem_2_under_20_random_reparametrisations_of_a_rank_deficient_model(
     assert all(abs(r.order - 2) < 0.05 for r in records), [r.order for r in records]
 
 
-def test_methods_that_are_not_invariant():
-    for method in (optax.sgd(1.0), optax.adam(0.1), gradient):
-        record = check(method)
-        assert record.model > 0.1 and abs(record.order - 1) < 0.1 and np.isnan(record.gauged)
-        assert "not invariant" in str(record)
+SLOW = pytest.mark.slow
+OTHERS = {"sgd": (optax.sgd(1.0), ()), "adam": (optax.adam(0.1), SLOW), "direction": (gradient, SLOW)}
+
+
+@pytest.mark.parametrize("method", [pytest.param(method, marks=marks, id=name) for name, (method, marks) in OTHERS.items()])
+def test_methods_that_are_not_invariant(method):
+    record = check(method, counts=(8, 16))
+    assert record.model > 0.1 and abs(record.order - 1) < 0.1 and np.isnan(record.gauged)
+    assert abs(record.trajectory_order) < 0.1 and "not invariant" in str(record)
+
+
+@pytest.mark.slow
+def test_damping_is_invariant_in_its_gauge_only():
     damped = check(pb.Tikhonov(1e-2))
     assert damped.model > 1e-3 and damped.gauged < 1e-9
 
 
 def test_trajectories_agree_to_first_order():
     assert abs(check(counts=(8, 16, 32)).trajectory_order - 1) < 0.15
-    assert abs(check(optax.sgd(1.0), counts=(8, 16)).trajectory_order) < 0.1
 
 
 def test_affine_maps_are_exact_unless_the_gauge_is_not_carried_over():
     few = testing.few_parameters(2, 2, 2, jax.random.key(1))
     problem = pb.Composite(few.function, PROBLEM.loss)
     matrix = jnp.asarray([[2.0, 0.3], [-0.5, 1.5]])
-    for f in (pb.Affine(matrix, jnp.ones(2)), pb.Units(60.0), pb.Units(jnp.asarray([60.0, 0.1]))):
+    for f in (pb.Affine(matrix, jnp.ones(2)), pb.Units(jnp.asarray([60.0, 0.1]))):
         record = pb.check_invariance(problem, few.params, BATCH, reparametrisation=f)
         assert record.order == np.inf and record.trajectory_order == np.inf and record.discrepancies.max() < 1e-12
     assert "invariant on the model; one step is so exactly" in str(record)
@@ -130,6 +137,7 @@ def test_a_proper_point_and_its_two_kernels():
     assert page.kernel.shape == (16, 16 - page.rank) and np.abs(dense.jacobian @ page.kernel).max() < 1e-13
     assert page.unseen.shape[1] == 0 and np.allclose(page.spectrum, dense.spectrum[: page.spectrum.size])
     assert "proper" in str(page) and "overparametrised" in str(page)
+    assert len(page.plot()[1].lines) == 3
 
 
 def test_directions_that_the_metric_does_not_see_are_told_apart():

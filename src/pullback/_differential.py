@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ._composite import Composite, check_batch
+from ._composite import Composite, check_batch, presented
 from ._judge import prepare
 from ._pullback import MEMORY
 from ._tangent import CotangentVector
@@ -22,5 +22,6 @@ def differential(problem: Composite, params: Params, batch: Any = None) -> Cotan
     """
     problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
     check_batch(problem, params, data)
+    data = presented(problem, data)
     moving, carried = split(params)
     return CotangentVector(jax.grad(lambda p: problem.value(problem.outputs(eqx.combine(p, carried), data.inputs), data))(moving))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._composite import Batch, Composite, check_batch, sample_count
+from ._composite import Batch, Composite, check_batch, presented, sample_count
 from ._inverse import MoorePenrose
 from ._judge import prepare
 from ._pullback import MEMORY, at_point
@@ -49,6 +49,7 @@ def function_distance(problem: Composite, u: Params, params: Params, batch: Batc
     - `params`: those they are compared with.
     - `batch`: what to average over.
     """
+    batch = presented(problem, batch)
     a, b = problem.outputs(u, batch.inputs), problem.outputs(params, batch.inputs)
     if batch.inputs is None:
         return jnp.asarray(problem.metric.observe(None, jnp.asarray(0)).divergence(a, b))

@@ -162,6 +162,9 @@ def _kernel(problem: Any, params: Params, batch: Any, inverse: Any, solver: Any,
         raise ValueError("at=... is for models with data; this problem was called without a batch.")
     if not np.all([np.all(np.isfinite(x)) for x in jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array))]):
         raise ValueError("params contains a NaN or an infinity.")
+    weights = None if data.inputs is None else problem.measure.weights(jax.tree.leaves(data.inputs)[0].shape[0], float)
+    if weights is not None and not problem.measure.positive and not bool(jnp.all(weights > 0)):
+        raise ValueError("samples of weight zero are absent and have no place in a kernel: leave them out of the batch.")
     # The loss plays no part; with one at hand a covector is lifted by the root of the metric, not by the likelihood.
     problem = eqx.tree_at(lambda p: p.loss, problem, _no_loss, is_leaf=lambda x: x is None)
     return TangentKernel(at_point(problem, params, data, inverse, solver), inverse if natural else None, solver, at)

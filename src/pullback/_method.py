@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ._composite import Batch, Composite
+from ._composite import Batch, Composite, presented
 from ._inverse import AbstractInverse
 from ._judge import raise_failure
 from ._natural_gradient import compute
@@ -97,6 +97,7 @@ class Optax(AbstractMethod):
 @eqx.filter_jit
 def _optax_update(transformation, problem, params, batch, state):
     moving, carried = split(params)
+    batch = presented(problem, batch)
 
     def value_fn(moving):
         return problem.value(problem.outputs(eqx.combine(moving, carried), batch.inputs), batch)

@@ -11,7 +11,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array
 
-from .._composite import Batch, Composite, check_batch
+from .._composite import Batch, Composite, check_batch, presented
 from .._judge import is_traced, prepare, raise_failure
 from .._pullback import MEMORY
 from .._results import RESULTS, failed, successful_if
@@ -143,7 +143,7 @@ def flow(
     like, carried = structure(params), split(params)[1]
     _check_times(t0, t1, ts)
     _check_memory(like, max_steps, ts)
-    _check_events(events, problem, params, data, constraint)
+    _check_events(events, problem, params, presented(problem, data), constraint)
     if rtol is None and atol is None:
         rtol, atol = (1e-8, 1e-10) if jnp.finfo(like.dtype).bits >= 64 else (1e-4, 1e-6)
     tolerances = tuple(jnp.asarray(0.0 if x is None else x, like.dtype) for x in (rtol, atol))
@@ -183,8 +183,10 @@ def _solve(parts, y0, span, tolerances, control, events, rank, constraint, ts, l
     problem, batch, carried, kind, clock = parts
     params = eqx.combine(like.unravel(y0), carried)
     check_batch(problem, params, batch)
+    # What an absent sample contains must not reach a derivative.
+    batch = presented(problem, batch)
     start = kind.inspect(problem, params, batch, check=True)
-    args = Arguments(*parts, start, None if rank is None else rank.collapse, span[0], like)
+    args = Arguments(problem, batch, carried, kind, clock, start, None if rank is None else rank.collapse, span[0], like)
     s1 = clock.read(span[1] - span[0])
     conditions: list[Any] = [_halts, *([] if constraint is None else [_Slack(constraint)])]
     first = len(conditions)
@@ -194,7 +196,8 @@ def _solve(parts, y0, span, tolerances, control, events, rank, constraint, ts, l
         subs.append(dfx.SubSaveAt(ts=clock.read(ts - span[0])))
     tolerance = float(jnp.finfo(y0.dtype).eps) ** 0.6
     # diffrax locates events in the default precision only; in another one they happen at the end of their step.
-    finder = optx.Newton(tolerance, tolerance) if y0.dtype == jnp.result_type(float) else None
+    located = len(conditions) > 1 and y0.dtype == jnp.result_type(float)
+    finder = optx.Newton(tolerance, tolerance) if located else None
     solution = dfx.diffeqsolve(
         dfx.ODETerm(_field),
         solver,
@@ -214,7 +217,7 @@ def _solve(parts, y0, span, tolerances, control, events, rank, constraint, ts, l
 
 
 def _controller(tolerances, control, s1):
-    small = 1e-2 * jnp.finfo(s1.dtype).eps * s1
+    small = 4 * jnp.finfo(s1.dtype).eps * s1
     if control is not None:
         return MetricController(jnp.asarray(control.tolerance, s1.dtype), small)
     return dfx.PIDController(*tolerances, dtmin=small, force_dtmin=False, pcoeff=0.3, icoeff=0.4)
@@ -270,9 +273,11 @@ def _translate(result: Any, which: Array, now: Inspection, args: Arguments, cons
     code = RESULTS.where((which == 1) & constrained, RESULTS.left_constraint, code)
     # Steps that shrink to nothing while the smallest singular value does so too: the flow ran into a change of rank, also if all
     # singular values vanish together and their ratio tells nothing.
-    vanishes = (now.smallest < 1e-3 * args.start.smallest) & (args.start.rank >= 0) & (args.collapse is not None)
-    stalled: Any = RESULTS.where(vanishes, RESULTS.rank_changed, RESULTS.flow_stalled)
-    other: Any = RESULTS.where(result == dfx.RESULTS.max_steps_reached, RESULTS.flow_max_steps, stalled)
+    watched = (args.start.rank >= 0) & (args.collapse is not None)
+    ratio = now.smallest / jnp.where(args.start.smallest > 0, args.start.smallest, 1.0)
+    stalled: Any = RESULTS.where(watched & (ratio < 1e-3), RESULTS.rank_changed, RESULTS.flow_stalled)
+    endless: Any = RESULTS.where(watched & (ratio < 1e-6), RESULTS.rank_changed, RESULTS.flow_max_steps)
+    other: Any = RESULTS.where(result == dfx.RESULTS.max_steps_reached, endless, stalled)
     other = successful_if(result == dfx.RESULTS.successful, other)
     return RESULTS.where(which >= 0, code, other)
 

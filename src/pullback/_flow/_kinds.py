@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._composite import Batch, Composite, present
+from .._composite import Batch, Composite
 from .._inverse import AbstractInverse, MoorePenrose, Tikhonov
 from .._natural_gradient import compute
 from .._pullback import MEMORY
@@ -113,9 +113,6 @@ class EuclideanFlow(AbstractFlow):
 
     def velocity(self, problem, params, batch, log_rate):
         like, static = structure(params), eqx.filter(params, eqx.is_inexact_array, inverse=True)
-        if batch.inputs is not None and not problem.coupled:
-            weights = problem.measure.weights(_count(batch), like.dtype)
-            batch = present(batch, weights)
         one = closed_form(problem) if self.log_loss is None else None
         per_sample = self.log_loss if one is None else jax.vmap(one)
 
@@ -183,7 +180,3 @@ def _judge(params: Params, batch: Batch, velocity: Flat) -> RESULTS:
     result: Any = successful_if(all_finite(velocity), RESULTS.nonfinite_field)
     result = RESULTS.where(all_finite(batch), result, RESULTS.nonfinite_batch)
     return RESULTS.where(all_finite(params), result, RESULTS.nonfinite_params)
-
-
-def _count(batch: Batch) -> int:
-    return next(x.shape[0] for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x))

@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from .._composite import Composite
+from .._composite import Composite, presented
 from .._judge import prepare
 from .._natural_gradient import pullback
 from .._pullback import MEMORY
@@ -43,6 +43,7 @@ def generalised_gauss_newton(problem: Composite, params: Params, vector: Vector,
     - `batch`: as for `natural_gradient`.
     """
     problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
+    data = presented(problem, data)
     moving, carried = split(params)
     model = lambda p: split(problem.outputs(eqx.combine(p, carried), data.inputs))[0]
     rest = split(problem.outputs(params, data.inputs))[1]

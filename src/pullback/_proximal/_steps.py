@@ -11,7 +11,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 
-from .._composite import Batch, Composite, check_batch
+from .._composite import Batch, Composite, check_batch, presented
 from .._distance import function_distance
 from .._inverse import AbstractInverse, MoorePenrose
 from .._judge import is_traced, prepare
@@ -48,7 +48,7 @@ def _open(problem: Composite, params: Params, batch: Any, **positive: Any):
             raise ValueError(f"{name} must be positive and finite, got {number}.")
     problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
     check_batch(problem, params, data)
-    return problem, params, data
+    return problem, params, presented(problem, data)
 
 
 def _loss(problem: Composite, params: Params, data: Batch):
@@ -164,7 +164,7 @@ def linearised_proximal_step(
     _open(problem, params, batch, weight=weight)
     ng = natural_gradient(problem, params, batch, inverse=inverse, solver=solver, throw=throw)
     problem, params, data, *_ = prepare(problem, params, batch, inverse, solver, None, MEMORY)
-    loss, whole, like = _loss(problem, params, data)
+    loss, whole, like = _loss(problem, params, presented(problem, data))
     flat = like.ravel(params) - like.ravel(ng.vector) / jnp.asarray(weight, like.dtype)
     nan = jnp.asarray(jnp.nan, like.dtype)
     return ProximalStep(whole(flat), loss(flat), ng.stats.residual, nan, jnp.asarray(1, jnp.int32), ng.result)
