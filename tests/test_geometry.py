@@ -54,6 +54,10 @@ def test_kernels_are_their_definitions_and_the_discrete_ones_tend_to_them():
     assert np.allclose(euclidean.matrix(), j @ j.T, rtol=1e-12, atol=1e-12) and np.allclose(
         natural.matrix(), np.eye(25), atol=1e-11
     )
+    # Pushing what a singular metric does not see still moves what it sees: G⁺Jᵀc, c outside the range of M.
+    m = np.diag(np.asarray(MASK, float).ravel())
+    dense = j @ np.linalg.pinv(j.T @ m @ j, rcond=1e-10) @ j.T
+    assert np.allclose(pb.natural_ntk(MASKED, factors).matrix(), dense, atol=1e-10) and np.abs(dense[:, 2]).max() > 0.01
     assert np.allclose(euclidean.column(2, 2), (j @ j.T)[:, 12].reshape(D, D), atol=1e-12)
     for kernel in (euclidean, natural):
         errors = [float(jnp.linalg.norm(kernel.discrete_column(2, 2, step=h) - kernel.column(2, 2))) for h in (1e-2, 5e-3, 2.5e-3)]
@@ -61,7 +65,7 @@ def test_kernels_are_their_definitions_and_the_discrete_ones_tend_to_them():
     with pytest.raises(ValueError, match=r"one index for each of its axes.*product\(c\)"):
         euclidean.column(2)
     assert "depends on the parametrisation" in euclidean.reason
-    absent = pb.Composite(lambda p, x: x * p, lambda z, y: z, measure=pb.Weights(jnp.asarray([1.0, 0.0])))
+    absent = pb.Composite(lambda p, x: x[:, 0] * p[0], lambda z, y: z, measure=pb.Weights(jnp.asarray([1.0, 0.0])))
     with pytest.raises(ValueError, match="samples of weight zero are absent"):
         pb.ntk(absent, jnp.asarray([1.0]), (jnp.ones((2, 1)),))
 
