@@ -143,7 +143,7 @@ def flow(
     like, carried = structure(params), split(params)[1]
     _check_times(t0, t1, ts)
     _check_memory(like, max_steps, ts)
-    _check_events(events, problem, params, presented(problem, data), constraint)
+    _check_events(events, t0, problem, params, presented(problem, data), constraint)
     if rtol is None and atol is None:
         rtol, atol = (1e-8, 1e-10) if jnp.finfo(like.dtype).bits >= 64 else (1e-4, 1e-6)
     tolerances = tuple(jnp.asarray(0.0 if x is None else x, like.dtype) for x in (rtol, atol))
@@ -304,13 +304,13 @@ def _check_memory(like: Structure, max_steps: int, ts: Any) -> None:
         )
 
 
-def _check_events(events: Any, problem: Composite, params: Params, data: Batch, constraint: Any) -> None:
+def _check_events(events: Any, t0: Any, problem: Composite, params: Params, data: Batch, constraint: Any) -> None:
     for event in events:
         if not isinstance(event, AbstractEvent):
             raise ValueError(f"events takes pullback.event objects, e.g. events=[event.LossBelow(1e-6)], got {event!r}.")
         if is_traced((params, data)):
             continue
-        value = event.condition(jnp.zeros(()), params, problem, data)
+        value = event.condition(jnp.asarray(t0, structure(params).dtype), params, problem, data)
         if not jnp.issubdtype(value.dtype, jnp.bool_) and float(value) <= 0:
             raise ValueError(f"an event has happened already at the start: {event.description}. Nothing is left to follow.")
     if constraint is not None:
