@@ -25,6 +25,7 @@ SAYS = {
     "theorems.py": ["lemma-1", "figure-eight", "18 of 18 measured numbers keep to their bounds."],
     "figure_eight.py": ["(0.8, 0.4) and (0.8, -0.4)"],
     "invariance.py": ["Theorem 2 holds", "natural, Moore-Penrose", "L-BFGS", ": proper"],
+    "constraints.py": ["moved back by", "clipped at zero it does not: as said"],
     "flows.py": ["depth 2, t = 1e+06", "t = 1e+100", "ran into a change of rank"],
     "kernels.py": ["M⁻¹ in every parametrisation", "does not see 120 of 121 output directions"],
     "lecture3.py": ["rosenbrock.png", "units.png", "changes by 3600 (gradient), 1 (natural gradient)"],
