@@ -145,7 +145,11 @@ def test_a_flow_that_meets_a_rank_change_stops_there_and_says_so():
     assert "change of rank" in sol.message and "smallest singular value" in sol.message and np.all(np.isfinite(sol.evaluate(2.0)))
     early = pb.flow(problem, jnp.ones(2), t1=3.0, rank=pb.event.RankChange(1e-2))
     assert early.result == pb.RESULTS.rank_changed and 1e-4 < float(early.params[0]) < 1e-2
-    # All singular values vanish together: their ratio tells nothing, the steps that shrink to nothing do.
+
+
+@pytest.mark.slow
+def test_a_rank_change_where_all_singular_values_vanish_together():
+    # Their ratio tells nothing; the steps that shrink to nothing do.
     alone = pb.flow(pb.Composite(lambda w: w**2, lambda z: jnp.sum((z + 1) ** 2) / 2), jnp.ones(1), t1=3.0)
     assert alone.result == pb.RESULTS.rank_changed and abs(float(alone.t) - np.log(2)) < 1e-6
 
