@@ -173,6 +173,8 @@ def test_constraints_project_on_the_nearest_point():
         and float(cone.slack(matrix)) < 0
         and abs(float(cone.slack(inside))) < 1e-12
     )
+    safe = inside + inside.T + jnp.eye(3)
+    assert np.array_equal(cone(safe), safe) and np.array_equal(simplex(jnp.asarray([0.2, 0.3, 0.5])), [0.2, 0.3, 0.5])
     at = pb.constraint.At(lambda t: t["cov"], cone)
     tree = at({"cov": matrix, "mean": jnp.ones(3)})
     assert np.allclose(tree["cov"], inside) and np.all(np.asarray(tree["mean"]) == 1)

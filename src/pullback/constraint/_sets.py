@@ -130,7 +130,10 @@ def _nearest_on_simplex(p: Array) -> Array:
     count = jnp.arange(1, p.shape[-1] + 1, dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (-1,))
     level = (jnp.cumsum(ordered, axis=-1) - 1) / count
     last = jnp.sum(ordered > level, axis=-1, keepdims=True) - 1
-    return jnp.maximum(p - jnp.take_along_axis(level, last, axis=-1), 0.0)
+    off = jnp.abs(jnp.sum(p, axis=-1, keepdims=True) - 1)
+    # A point of the set stays what it is, to the last bit.
+    there = jnp.all(p >= 0, axis=-1, keepdims=True) & (off <= p.shape[-1] * jnp.finfo(p.dtype).eps)
+    return jnp.where(there, p, jnp.maximum(p - jnp.take_along_axis(level, last, axis=-1), 0.0))
 
 
 class PositiveDefinite(AbstractConstraint):
@@ -155,8 +158,12 @@ class PositiveDefinite(AbstractConstraint):
 
     def __call__(self, params):
         def one(matrix):
-            values, vectors = jnp.linalg.eigh((matrix + jnp.swapaxes(matrix, -1, -2)) / 2)
-            return (vectors * jnp.maximum(values, self.floor)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+            transposed = jnp.swapaxes(matrix, -1, -2)
+            values, vectors = jnp.linalg.eigh((matrix + transposed) / 2)
+            nearest = (vectors * jnp.maximum(values, self.floor)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+            # A point of the set stays what it is, to the last bit.
+            there = (values[..., 0] >= self.floor) & jnp.all(matrix == transposed, axis=(-2, -1))
+            return jnp.where(there[..., None, None], matrix, nearest)
 
         moving, carried = split(params)
         return eqx.combine(jax.tree.map(one, moving), carried)
