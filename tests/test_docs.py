@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("pullback", "pullback.metric", "pullback.solver", "pullback.testing")
+MODULES = (
+    "pullback",
+    "pullback.constraint",
+    "pullback.event",
+    "pullback.metric",
+    "pullback.plot",
+    "pullback.solver",
+    "pullback.testing",
+)
 
 
 def exports(module: str) -> dict[str, object]:

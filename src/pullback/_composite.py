@@ -236,3 +236,17 @@ def present(batch: Batch, weights: Float[Array, " N"]) -> Batch:
     """
     index = jnp.where(weights > 0, jnp.arange(weights.shape[0]), jnp.argmax(weights > 0))
     return jax.tree.map(lambda x: jnp.take(x, index, axis=0) if eqx.is_array(x) else x, batch)
+
+
+def presented(problem: Composite, batch: Batch) -> Batch:
+    """The batch as `present` makes it, for the weights of a problem; as it is without data or if samples are coupled.
+
+    **Arguments:**
+
+    - `problem`: for its measure.
+    - `batch`: inputs and targets.
+    """
+    if batch.inputs is None or problem.coupled or problem.measure.positive:
+        return batch
+    count = next(x.shape[0] for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x))
+    return present(batch, problem.measure.weights(count, jnp.result_type(float)))

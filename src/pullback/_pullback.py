@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from ._composite import Batch, Composite, present, sample_count
 from ._linearise import Linearisation, block, linearise, over_samples, sum_over_samples
+from ._tangent import CotangentVector, TangentVector, covector_tree, vector_tree
 from ._tree import Structure, coarsest_dtype, split, structure
 from ._types import Count, Covector, Flat, OutputCovector, Outputs, OutputVector, Params, Scalar, Vector
 from .metric._base import AbstractRoot
@@ -90,7 +91,7 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        return self.linear.pushforward(self.structure.ravel(v))
+        return self.linear.pushforward(self.structure.ravel(vector_tree(v, "pushforward")))
 
     def pull(self, c: OutputCovector) -> Covector:
         """Jᵀ c.
@@ -108,7 +109,8 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        return self._tree(self.rmv(self.mv(self._flat(v))))
+        covector = self._tree(self.rmv(self.mv(self._flat(vector_tree(v, "flat")))))
+        return CotangentVector(covector) if isinstance(v, TangentVector) else covector
 
     def sharp(self, g: Covector, inverse: Any = None, solver: Any = None) -> Vector:
         """G⁺ g, the vector whose flat is g (of the part of g in the range of G).
@@ -119,7 +121,8 @@ class PullbackMetric(eqx.Module):
         - `inverse`: which generalised inverse; that of this object if left out.
         - `solver`: how; that of this object if left out.
         """
-        return self._tree(self.factorise(inverse, solver).covector(self._flat(g)))
+        vector = self._tree(self.factorise(inverse, solver).covector(self._flat(covector_tree(g, "sharp"))))
+        return TangentVector(vector) if isinstance(g, CotangentVector) else vector
 
     def inner(self, u: Vector, v: Vector) -> Scalar:
         """⟨u, v⟩ = uᵀGv.
@@ -128,7 +131,8 @@ class PullbackMetric(eqx.Module):
 
         - `u`, `v`: vectors on the parameters.
         """
-        return jnp.vdot(self.mv(self._flat(u)), self.mv(self._flat(v)))
+        first, second = (self.mv(self._flat(vector_tree(x, "inner"))) for x in (u, v))
+        return jnp.vdot(first, second)
 
     def norm(self, v: Vector) -> Scalar:
         """‖v‖ in the metric.
@@ -137,7 +141,7 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        return jnp.linalg.norm(self.mv(self._flat(v)))
+        return jnp.linalg.norm(self.mv(self._flat(vector_tree(v, "norm"))))
 
     def project(self, ambient: OutputVector, inverse: Any = None, solver: Any = None) -> OutputVector:
         """Π(ambient): the projection of an output vector on the span of the ∂ᵢ, orthogonal in the metric of the outputs.
