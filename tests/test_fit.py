@@ -146,8 +146,9 @@ def test_iterators_that_end_or_change_their_shape():
 def test_a_loss_that_rises_for_ever_is_said_and_poisons_nothing():
     problem = pb.Composite(lambda p: p, lambda z: jnp.sum(z**2) / 2)
     opt = pb.NaturalGradientDescent(problem, step=pb.step.Fixed(1e40))
-    with pytest.warns(pb.FitWarning, match="the loss has risen"):
+    with pytest.warns(pb.FitWarning) as told:
         fit = pb.fit(opt, jnp.ones(2), None, 40)
+    assert [str(w.message)[:18] for w in told] == ["the loss has risen", "the last 20 steps "]
     assert np.isfinite(fit.params).all() and not fit.history["accepted"][-1]
 
 
@@ -211,7 +212,7 @@ def kill_and_resume(folder, kills, steps):
 
 
 def test_a_killed_process_resumes_bit_by_bit(tmp_path):
-    kill_and_resume(tmp_path, kills=2, steps=1500)
+    kill_and_resume(tmp_path, kills=2, steps=600)
 
 
 @pytest.mark.slow

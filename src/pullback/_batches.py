@@ -130,10 +130,10 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
 
     **Arguments:**
 
-    - `batches`: `(inputs, targets)`, `(inputs,)` or `None`; a function of a key; an iterable of batches.
+    - `batches`: a tuple `(inputs, targets)` or `(inputs,)`, or `None`; a function of a key; a list or another iterable of batches.
     - `skip`: how many steps were made before: that many batches of an iterable are passed over.
     """
-    if batches is None or (isinstance(batches, tuple | list) and _is_batch(batches)):
+    if batches is None or isinstance(batches, tuple):
         arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, as_batch(batches))
         return Same(arrays)
     if callable(batches):
@@ -149,11 +149,6 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
     raise ValueError(
         f"batches must be (inputs, targets), a function of a PRNG key, an iterable of batches, or None, got {type(batches).__name__}."
     )
-
-
-def _is_batch(batches: Any) -> bool:
-    """Whether this is one batch, and not a list of them."""
-    return len(batches) in (1, 2) and not any(isinstance(x, tuple | list) for x in batches)
 
 
 class minibatches(eqx.Module):  # noqa: N801  (used like a function)

@@ -119,7 +119,7 @@ def load(checkpoints: Checkpoints, like: Snapshot, description: str) -> Snapshot
     """
     for file in checkpoints.files():
         try:
-            with np.load(file) as stored:
+            with open(file, "rb") as opened, np.load(opened) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             manifest = json.loads(arrays.pop("manifest").tobytes())
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -91,8 +91,8 @@ def fit(
 
     - `opt`: the optimiser.
     - `params`: where to start.
-    - `batches`: `(inputs, targets)`, the same in every step; a function of a PRNG key that draws a batch (`minibatches(batch, size)` is one); an
-        iterable of batches; or `None` for a model without data.
+    - `batches`: a tuple `(inputs, targets)`, the same in every step; a function of a PRNG key that draws a batch (`minibatches(batch, size)` is one); an
+        list or another iterable of batches; or `None` for a model without data.
     - `steps`: how many steps to make in all; a resumed run makes the rest.
     - `key`: a PRNG key or a seed, for functions that draw batches.
     - `progress`: whether to show a bar, if standard error is a terminal.
@@ -111,7 +111,7 @@ def fit(
         raise ValueError(f"fit takes a pullback.NaturalGradientDescent, got {type(opt).__name__}.")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise ValueError(f"fit(steps={steps!r}): steps must be an integer, at least 0.")
-    if is_traced((params, batches)):
+    if is_traced(params):
         raise ValueError("fit is a loop on the host and cannot be called inside jit; scan over opt.step there.")
     saving = checkpoint if isinstance(checkpoint, Checkpoints) or checkpoint is None else Checkpoints(checkpoint)
     run = _Run(opt, params, steps, key, saving, resume, callback, telemetry, throw)
@@ -213,7 +213,7 @@ class _Run:
                 self.tell("idle", f"the last {STALLED} steps were not taken, at step {self.now.step}: converged, or a step rule that is too bold.")
         first = next(part["loss"][0] for part in self.parts if len(part))
         last = rows["loss_after"][-1]
-        if not last <= 1e3 * max(abs(first), 1.0):
+        if last > 1e3 * max(abs(first), 1.0):
             self.tell("rising", f"the loss has risen from {first:.3g} to {last:.3g}: use step=pullback.step.LineSearch() or LevenbergMarquardt().")
 
     def tell(self, about: str, words: str) -> None:
