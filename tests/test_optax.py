@@ -97,9 +97,9 @@ def test_wrappers_that_work():
     close(params, EXPECTED)
     assert float(state.hyperparams["damping"]) == 0.1
     close(apply(optax.apply_if_finite(TX, 3))[0], EXPECTED)
-    # One micro-batch, so that the metric of the last one is the metric.
-    close(apply(optax.MultiSteps(TX, 1))[0], EXPECTED)
-    with jax.numpy_dtype_promotion("standard"):  # which Optax's line search needs
+    with jax.numpy_dtype_promotion("standard"):  # which these parts of Optax need
+        # One micro-batch, so that the metric of the last one is the metric.
+        close(apply(optax.MultiSteps(TX, 1))[0], EXPECTED)
         search = optax.scale_by_backtracking_linesearch(20)
         searched, _ = apply(pb.as_optax(OPT, linesearch=search), value=loss(PARAMS), grad=GRADIENT, value_fn=loss)
     assert loss(searched) < loss(PARAMS)

@@ -35,6 +35,7 @@ class Equation(eqx.Module):
     - `inside`, `border`: how many points inside and on the boundary.
     - `renewed`: whether every step draws new points.
     - `evolution`: whether the first coordinate is time.
+    - `scale`: the standard deviation of the weights of the first layer at the start.
     """
 
     name: str = eqx.field(static=True)
@@ -46,6 +47,7 @@ class Equation(eqx.Module):
     border: int = eqx.field(static=True)
     renewed: bool = eqx.field(static=True, default=False)
     evolution: bool = eqx.field(static=True, default=False)
+    scale: float = eqx.field(static=True, default=1.0)
 
     @property
     def dimension(self) -> int:

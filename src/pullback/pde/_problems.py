@@ -53,6 +53,7 @@ EQUATIONS = {
             500,
             renewed=True,
             evolution=True,
+            scale=0.5,
         ),
         Equation(
             "F'",

@@ -59,7 +59,7 @@ def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int
     - `every`: measure the error after so many steps.
     """
     start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
-    params = initialise(start, equation.widths)
+    params = initialise(start, equation.widths, equation.scale)
     compare = interior(test, TEST_POINTS, equation.dimension)
     measure = jax.jit(lambda params: equation.errors(params, compare))
     found: list[Measured] = []
