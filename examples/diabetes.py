@@ -47,7 +47,12 @@ def timed(step, carry, seconds):
 
 def main():
     keys = jax.random.split(jax.random.key(0))
-    params = {"w": jax.random.normal(keys[0], (10, 8)) / 3, "b": jnp.zeros(8), "v": jax.random.normal(keys[1], (8, 1)) / 3, "c": jnp.zeros(1)}
+    params = {
+        "w": jax.random.normal(keys[0], (10, 8)) / 3,
+        "b": jnp.zeros(8),
+        "v": jax.random.normal(keys[1], (8, 1)) / 3,
+        "c": jnp.zeros(1),
+    }
     opt = pb.NaturalGradientDescent(pb.Composite(mlp, square), step=pb.step.Geodesic(pb.step.LevenbergMarquardt()))
     seconds = 2.0 if QUICK else 10.0
 
@@ -73,10 +78,15 @@ def main():
         print(f"{name:48s} loss {run[-1][1]:.6f} in {len(run)} steps, {seconds:.0f} s")
     print(f"{'Optimistix Levenberg-Marquardt':48s} loss {loss(solved.value):.6f} in {int(solved.stats['num_steps'])} steps")
     decay = lambda p: 0.05 * optax.tree.norm(p, squared=True)
-    for name, rule in {"MoorePenrose, line search": pb.step.LineSearch(), "Levenberg-Marquardt": pb.step.LevenbergMarquardt()}.items():
+    for name, rule in {
+        "MoorePenrose, line search": pb.step.LineSearch(),
+        "Levenberg-Marquardt": pb.step.LevenbergMarquardt(),
+    }.items():
         fit = pb.fit(pb.NaturalGradientDescent(pb.Composite(mlp, square), step=rule, penalty=decay), params, (x, y), 20)
         share = fit.history["range_share"][-1]
-        print(f"with weight decay, {name:29s} loss {fit.history['loss_after'][-1]:.6f}, share of the gradient in the range {share:.4f}")
+        print(
+            f"with weight decay, {name:29s} loss {fit.history['loss_after'][-1]:.6f}, share of the gradient in the range {share:.4f}"
+        )
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")

@@ -10,6 +10,8 @@ jax.config.update("jax_enable_x64", True)
 
 
 class Net(nn.Module):
+    """Two layers."""
+
     @nn.compact
     def __call__(self, x):
         return nn.Dense(1, param_dtype=float)(nn.tanh(nn.Dense(16, param_dtype=float)(x)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("pullback", "pullback.metric", "pullback.solver", "pullback.step", "pullback.testing")
+MODULES = ("pullback", "pullback.metric", "pullback.solver", "pullback.step", "pullback.pde", "pullback.testing")
 
 
 def exports(module: str) -> dict[str, object]:

@@ -77,7 +77,9 @@ def test_the_natural_gradient_step_and_its_record():
     assert float(opt.step(params, after, (X, Y))[2].rate) == 0.25
 
 
-@pytest.mark.parametrize("solver", [pb.solver.SVD(), pb.solver.Primal(), pb.solver.Dual(), pb.solver.Krylov()], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "solver", [pb.solver.SVD(), pb.solver.Primal(), pb.solver.Dual(), pb.solver.Krylov()], ids=lambda s: s.name
+)
 @pytest.mark.parametrize("gauge", [None, 3.0], ids=["", "gauge"])
 def test_one_factorisation_serves_every_damping(solver, gauge):
     a, r, _ = dense()
@@ -165,9 +167,7 @@ def test_grids_take_the_best():
     dampings = pb.NaturalGradientDescent(PROBLEM, step=pb.step.DampingSearch((1.0, 1e-2, 1e-4)))
     largest = np.linalg.norm(a, 2) ** 2
     damped = lambda x: -np.linalg.solve(a.T @ a + x * largest * np.eye(a.shape[1]), a.T @ r)
-    close(
-        dampings.step(PARAMS, dampings.init(PARAMS), (X, Y))[2].loss_after, min(loss(damped(x)) for x in (1, 1e-2, 1e-4))
-    )
+    close(dampings.step(PARAMS, dampings.init(PARAMS), (X, Y))[2].loss_after, min(loss(damped(x)) for x in (1, 1e-2, 1e-4)))
 
 
 def test_the_trust_region_is_in_the_true_divergence():
@@ -185,7 +185,9 @@ def test_the_trust_region_is_in_the_true_divergence():
 
 
 def test_geodesic_steps_move_the_outputs_straight_to_third_order():
-    near = {bend: local(pb.solver.SVD(), rule=rule) for bend, rule in ((False, None), (True, pb.step.Geodesic(pb.step.Fixed(), 1e9)))}
+    near = {
+        bend: local(pb.solver.SVD(), rule=rule) for bend, rule in ((False, None), (True, pb.step.Geodesic(pb.step.Fixed(), 1e9)))
+    }
 
     def deviation(bent, t):
         here = near[bent]
@@ -310,11 +312,11 @@ def test_structure_and_dtypes_are_fixed_under_scan_and_vmap(dtype):
 
 def test_what_cannot_work_is_refused_when_it_is_built():
     bad = {
-        "Leave inverse= out": dict(inverse=pb.Tikhonov(0.1), step=pb.step.LevenbergMarquardt()),
-        "has none": dict(step=pb.step.TrustRegion()),
-        "pullback.step": dict(step=0.1),
-        "Spring": dict(momentum=0.9),
-        "function of the parameters": dict(penalty=0.1),
+        "Leave inverse= out": {"inverse": pb.Tikhonov(0.1), "step": pb.step.LevenbergMarquardt()},
+        "has none": {"step": pb.step.TrustRegion()},
+        "pullback.step": {"step": 0.1},
+        "Spring": {"momentum": 0.9},
+        "function of the parameters": {"penalty": 0.1},
     }
     riemannian = pb.Composite(curved, half_square, pb.metric.Riemannian(lambda z: jnp.eye(2)))
     for words, arguments in bad.items():

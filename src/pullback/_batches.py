@@ -151,7 +151,7 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
     )
 
 
-class minibatches(eqx.Module):  # noqa: N801  (used like a function)
+class minibatches(eqx.Module):
     """A sampler for `fit`: batches of a given size, drawn from arrays without replacement, anew in every step."""
 
     batch: Any

@@ -11,6 +11,7 @@ import os
 import time
 import warnings
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,6 @@ def _leaves(snapshot: Snapshot) -> list[Any]:
 
 
 def _manifest(snapshot: Snapshot, description: str) -> dict[str, Any]:
-    from . import __version__
-
     shapes = {
         f"{name}{jax.tree_util.keystr(path)}": f"{leaf.dtype}{list(leaf.shape)}"
         for name, tree in (("params", snapshot.params), ("state", snapshot.state))
@@ -150,7 +149,7 @@ def _manifest(snapshot: Snapshot, description: str) -> dict[str, Any]:
     }
     return {
         "format": FORMAT,
-        "pullback": __version__,
+        "pullback": version("pullback"),
         "jax": jax.__version__,
         "numpy": np.__version__,
         "key": str(jax.random.key_impl(snapshot.key)),

@@ -210,11 +210,17 @@ class _Run:
         for taken in rows["accepted"]:
             self.idle = 0 if taken else self.idle + 1
             if self.idle == STALLED:
-                self.tell("idle", f"the last {STALLED} steps were not taken, at step {self.now.step}: converged, or a step rule that is too bold.")
+                self.tell(
+                    "idle",
+                    f"the last {STALLED} steps were not taken, at step {self.now.step}: converged, or a step rule that is too bold.",
+                )
         first = next(part["loss"][0] for part in self.parts if len(part))
         last = rows["loss_after"][-1]
         if last > 1e3 * max(abs(first), 1.0):
-            self.tell("rising", f"the loss has risen from {first:.3g} to {last:.3g}: use step=pullback.step.LineSearch() or LevenbergMarquardt().")
+            self.tell(
+                "rising",
+                f"the loss has risen from {first:.3g} to {last:.3g}: use step=pullback.step.LineSearch() or LevenbergMarquardt().",
+            )
 
     def tell(self, about: str, words: str) -> None:
         if about not in self.told:
@@ -225,7 +231,9 @@ class _Run:
         code, step = int(rows["result"][-1]), int(rows["step"][-1])
         if self.saving is not None and self.now.step > self.saved_step:
             self.save()
-        error = FitError(f"step {step}: {message(code)} The parameters are those before it; fit(..., throw=False) skips such steps.")
+        error = FitError(
+            f"step {step}: {message(code)} The parameters are those before it; fit(..., throw=False) skips such steps."
+        )
         error.fit = self.result(f"step {step} failed")
         raise error
 

@@ -278,7 +278,8 @@ def localise(
 
 def _follow(a: Assembled, g: Flat) -> Assembled:
     """The same problem with another gradient, g = α (the own one) + e. What is along the own one keeps its lift, which squares no
-    condition number; e is a parameter covector, and none if it is no more than the rounding of two ways to differentiate one loss."""
+    condition number; e is a parameter covector, and none if it is no more than the rounding of two ways to differentiate one loss.
+    """
     own = a.covector
     square = jnp.vdot(own, own)
     alpha = jnp.where(square > 0, jnp.vdot(g, own) / jnp.where(square > 0, square, 1.0), 1.0)
@@ -287,6 +288,4 @@ def _follow(a: Assembled, g: Flat) -> Assembled:
     e = jnp.where(jnp.linalg.norm(e) > noise, e, 0.0)
     lifted = None if a.lifted is None else alpha * a.lifted
     outside = e if a.outside is None else alpha * a.outside + e
-    return eqx.tree_at(
-        lambda x: (x.covector, x.lifted, x.outside), a, (g, lifted, outside), is_leaf=lambda x: x is None
-    )
+    return eqx.tree_at(lambda x: (x.covector, x.lifted, x.outside), a, (g, lifted, outside), is_leaf=lambda x: x is None)

@@ -19,7 +19,9 @@ def main(folder, result, steps):
     opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt(), momentum=pb.Spring(0.5))
     saving = None if folder == "none" else pb.Checkpoints(folder, every_steps=1)
     print("ready", flush=True)
-    fit = pb.fit(opt, params, pb.minibatches(batch, 8), int(steps), key=3, checkpoint=saving, callback=lambda r: print(r.step, flush=True))
+    fit = pb.fit(
+        opt, params, pb.minibatches(batch, 8), int(steps), key=3, checkpoint=saving, callback=lambda r: print(r.step, flush=True)
+    )
     np.savez(result, **fit.params, loss=fit.history["loss"], previous=fit.state.previous)
 
 

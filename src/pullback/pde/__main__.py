@@ -26,7 +26,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
     - `argv`: its words; those of the process if left out.
     """
-    parser = argparse.ArgumentParser(prog="python -m pullback.pde", description="Solve partial differential equations with networks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pullback.pde", description="Solve partial differential equations with networks."
+    )
     parser.add_argument("names", nargs="+", metavar="NAME", help=f"which equations: {', '.join(EQUATIONS)}")
     parser.add_argument("--seeds", type=int, default=1, help="how many runs of each (default 1); medians are tabulated")
     parser.add_argument("--steps", type=int, help="steps of each run (default by equation)")

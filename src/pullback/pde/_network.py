@@ -3,6 +3,7 @@ r"""A tanh network of given widths, with transitions where the equation lives.
 First layer: rows \(w \sim N(0, \sigma^2)\) and \(b = -w\cdot c\), \(c\) uniform in the box, so that every unit bends inside the domain. The other layers are uniform in \(\pm 1/\sqrt{n}\), \(n\) the width before.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -36,7 +37,7 @@ def initialise(key: PRNGKeyArray, widths: Sequence[int], scale: float = 1.0) -> 
     - `scale`: σ of the first layer.
     """
     params = []
-    for i, (m, n) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for i, (m, n) in enumerate(itertools.pairwise(widths)):
         one, two = jax.random.split(jax.random.fold_in(key, i))
         if i == 0:
             w = scale * jax.random.normal(one, (n, m))

@@ -41,7 +41,14 @@ EQUATIONS = {
             evolution=True,
         ),
         Equation(
-            "C", "Poisson, 5-D, u = Σ cos πx", _poisson(lambda x: PI**2 * _cosines(x)), _cosines, (5, 64, 1), 3000, 500, renewed=True
+            "C",
+            "Poisson, 5-D, u = Σ cos πx",
+            _poisson(lambda x: PI**2 * _cosines(x)),
+            _cosines,
+            (5, 64, 1),
+            3000,
+            500,
+            renewed=True,
         ),
         Equation(
             "E",

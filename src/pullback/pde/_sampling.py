@@ -28,7 +28,9 @@ def boundary(key: PRNGKeyArray, count: int, dimension: int, evolution: bool = Fa
     - `evolution`: whether the first coordinate is time, whose last face, t = 1, is no boundary.
     """
     inside, which = jax.random.split(key)
-    faces = jnp.asarray([(axis, side) for axis in range(dimension) for side in (0, 1) if not (evolution and axis == 0 and side == 1)])
+    faces = jnp.asarray(
+        [(axis, side) for axis in range(dimension) for side in (0, 1) if not (evolution and axis == 0 and side == 1)]
+    )
     axis, side = faces[jax.random.randint(which, (count,), 0, faces.shape[0])].T
     points = jax.random.uniform(inside, (count, dimension))
     return jnp.where(jnp.arange(dimension)[None, :] == axis[:, None], side[:, None].astype(points.dtype), points)

@@ -35,7 +35,8 @@ class Damping(NamedTuple):
 
 class LevenbergMarquardt(AbstractStep):
     r"""Damping by the gain (Nielsen, 1999): after a step of gain ρ it is multiplied by \(\max(\text{decrease}, 1 - (2\rho - 1)^3)\), after a rejection by
-    `increase`, after a second one in a row by twice that, and so on. At λ = 0 it is Moore-Penrose, which λ → 0 leads to."""
+    `increase`, after a second one in a row by twice that, and so on. At λ = 0 it is Moore-Penrose, which λ → 0 leads to.
+    """
 
     damping: float | Scalar
     accept: float

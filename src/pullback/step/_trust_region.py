@@ -60,7 +60,7 @@ class TrustRegion(AbstractStep):
 
         # Invariant: `inside` is in the region (0 is), `beyond` is not. The first guess is that of the quadratic model.
         def again(carry):
-            inside, reached, beyond, trials = carry
+            _inside, reached, _beyond, trials = carry
             return ~whole & (trials < self.max_trials) & (reached < 0.98 * bound)
 
         def bisect(carry):
