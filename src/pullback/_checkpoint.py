@@ -99,7 +99,7 @@ def save(checkpoints: Checkpoints, snapshot: Snapshot, description: str) -> None
     beside = folder / f".{place.name}.{os.getpid()}"
     try:
         with open(beside, "wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, place)

@@ -17,10 +17,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ._composite import Batch, Composite
 from ._diagnostics import Stats, largest_log_scale, measure
+from ._gauge import AbstractGauge, EuclideanGauge
 from ._inverse import AbstractInverse, MoorePenrose, Tikhonov
 from ._judge import Evidence, judge
 from ._natural_gradient import Assembled, assemble
@@ -28,6 +29,7 @@ from ._pullback import PullbackMetric
 from ._results import RESULTS
 from ._types import Flat, Params, Scalar
 from .solver._base import AbstractSolver, Factorised
+from .solver._dual import DualFactors
 from .solver._krylov import Krylov
 
 
@@ -47,6 +49,43 @@ class Curve(eqx.Module):
         t = jnp.asarray(t, self.velocity.dtype)
         straight = t * self.velocity
         return straight if self.acceleration is None else straight + t * t / 2 * self.acceleration
+
+
+class Rows(eqx.Module):
+    """Ã from the dense rows that a solver has already made: a product costs m P operations, and not a pass through the model."""
+
+    metric: PullbackMetric
+    gauge: AbstractGauge
+    unit: Float[Array, "m P"]
+    """The rows without their grading."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, P)."""
+        return self.metric.rows, self.metric.size
+
+    @property
+    def scale(self) -> Float[Array, " m"]:
+        """The grading e^ℓ of the rows."""
+        return jnp.exp(self.metric.log_scale)
+
+    def mv(self, eta: Flat) -> Float[Array, " m"]:
+        """Ã η.
+
+        **Arguments:**
+
+        - `eta`: a flat vector in orthonormal coordinates.
+        """
+        return self.scale * (self.unit @ eta)
+
+    def rmv(self, y: Float[Array, " m"]) -> Flat:
+        """Ãᵀ y.
+
+        **Arguments:**
+
+        - `y`: a vector in the whitened space.
+        """
+        return self.unit.T @ (self.scale * y)
 
 
 class Local(eqx.Module):
@@ -85,7 +124,7 @@ class Local(eqx.Module):
         r, g, metric = self.assembled.lifted, self.assembled.outside, self.metric
         right = jnp.zeros(metric.rows, metric.dtype) if r is None else r
         if previous is not None:
-            right = right + metric.unit_mv(previous)
+            right = right + self.unit_mv(previous)
         d = -self.factorised.lifted(right)
         if g is not None:
             d = d - self.factorised.covector(jnp.exp(-2 * self.shift) * g)
@@ -184,7 +223,19 @@ class Local(eqx.Module):
 
         - `d`: a flat vector.
         """
-        return jnp.linalg.norm(self.metric.mv(d))
+        return jnp.linalg.norm(jnp.exp(self.metric.log_scale) * self.unit_mv(d))
+
+    def unit_mv(self, v: Flat) -> Float[Array, " m"]:
+        """Â v: that of `metric`, from its rows if they are at hand.
+
+        **Arguments:**
+
+        - `v`: a flat vector on the parameters.
+        """
+        operator = self.factorised.operator
+        if isinstance(operator, Rows) and isinstance(operator.gauge, EuclideanGauge):
+            return operator.unit @ v
+        return self.metric.unit_mv(v)
 
     def divergence(self, displacement: Flat) -> Scalar:
         """How far the outputs move, in the metric's divergence, averaged as the metric is; ½‖Ad‖² to second order. NaN if it has none.
@@ -273,7 +324,17 @@ def localise(
     keep = damped or isinstance(inverse, Tikhonov)
     shift = jnp.zeros((), a.metric.dtype) if keep else largest_log_scale(a.metric)
     scaled = eqx.tree_at(lambda m: m.log_scale, a.metric, a.metric.log_scale - shift)
-    return Local(a, scaled.factorise(inverse, solver), shift, penalty, constraint, bend)
+    return Local(a, _with_rows(scaled.factorise(inverse, solver)), shift, penalty, constraint, bend)
+
+
+def _with_rows(factorised: Factorised) -> Factorised:
+    factors = factorised.factors
+    if not isinstance(factors, DualFactors):
+        return factorised
+    scale = factors.scale[:, None]
+    unit = jnp.where(scale > 0, factors.rows / jnp.where(scale > 0, scale, 1.0), 0.0)
+    operator: Any = Rows(factorised.operator.metric, factorised.operator.gauge, unit)
+    return Factorised(operator, factorised.inverse, factors, factorised.solver)
 
 
 def _follow(a: Assembled, g: Flat) -> Assembled:

@@ -45,11 +45,11 @@ def as_optax(
     if not isinstance(opt, NaturalGradientDescent):
         raise ValueError(f"as_optax takes a pullback.NaturalGradientDescent, got {type(opt).__name__}.")
 
-    def init(params):
+    def init(params: Any) -> Any:
         _refuse_masks(params)
         return OptaxState(opt.init(params), _blank(params))
 
-    def update(updates, state, params=None, *, batch=None, metric_batch=None, **extra):
+    def update(updates: Any, state: Any, params: Any = None, *, batch: Any = None, metric_batch: Any = None, **extra: Any) -> Any:
         del extra
         if params is None:
             raise ValueError("a natural gradient is taken at a point: update(gradient, state, params, batch=(x, y)).")
