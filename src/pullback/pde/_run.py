@@ -4,6 +4,7 @@ import time
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from .._descent import NaturalGradientDescent
 from .._fit import fit
@@ -23,6 +24,8 @@ class Measured(NamedTuple):
     step: int
     seconds: float
     """Of training, compilation included, measuring not."""
+    cpu: float
+    """The same on the clock of the processor: what it takes on a machine that others use too."""
     loss: float
     error: float
     """Root mean square."""
@@ -63,25 +66,28 @@ def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int
     compare = interior(test, TEST_POINTS, equation.dimension)
     measure = jax.jit(lambda params: equation.errors(params, compare))
     found: list[Measured] = []
-    began, outside = time.monotonic(), 0.0
     batches = equation.batches(points)
     made = 0
     loss = float("nan")
 
+    def now():
+        return np.array([time.monotonic(), time.process_time()])
+
     def note(params):
         nonlocal outside
-        stopped = time.monotonic()
+        stopped = now()
         error, relative = (float(x) for x in measure(params))
-        found.append(Measured(made, stopped - began - outside, loss, error, relative))
-        outside += time.monotonic() - stopped
+        found.append(Measured(made, *(stopped - began - outside), loss, error, relative))
+        outside = outside + now() - stopped
 
     def watch(report):
         nonlocal made, loss
         made, loss = report.step, float(report.rows["loss_after"][-1])
         if made >= (found[-1].step if found else 0) + every:
             note(report.params)
-        return time.monotonic() - began - outside >= seconds
+        return (now() - began - outside)[0] >= seconds
 
+    began, outside = now(), np.zeros(2)
     note(params)
     done = fit(opt, params, batches, steps, key=draws, callback=watch)
     if found[-1].step != done.steps:
