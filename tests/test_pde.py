@@ -80,9 +80,7 @@ def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "optimiser", lambda *_, **__: None)
     assert command.main(["A", "F'", "--seeds", "2", "--out", str(tmp_path / "t.md")]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "| 10 | 1 | 2 | 1.0e-10 | 1.0e-10 | 2.0e-10 |" in shown and "(257 parameters)" in shown and "(118145 parameters)" in shown
-    )
+    assert "| 10 | 1 | 1.0e-10 | 1.0e-10 | 2.0e-10 |" in shown and "(257 parameters)" in shown and "(118145 parameters)" in shown
     assert "6.2e-08" in shown and (tmp_path / "t.md").read_text().count("###") == 2 and (tmp_path / "t.json").exists()
     for words in (["Z"], ["A", "--seeds", "0"]):
         with pytest.raises(SystemExit) as left:

@@ -64,7 +64,7 @@ def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int
     start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
     params = initialise(start, equation.widths, equation.scale)
     compare = interior(test, TEST_POINTS, equation.dimension)
-    measure = jax.jit(lambda params: equation.errors(params, compare))
+    measure = jax.jit(lambda params, points: equation.errors(params, points))
     found: list[Measured] = []
     batches = equation.batches(points)
     made = 0
@@ -76,7 +76,7 @@ def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int
     def note(params):
         nonlocal outside
         stopped = now()
-        error, relative = (float(x) for x in measure(params))
+        error, relative = (float(x) for x in measure(params, compare))
         found.append(Measured(made, *(stopped - began - outside), loss, error, relative))
         outside = outside + now() - stopped
 
