@@ -39,7 +39,13 @@ def run(script, folder, arguments=()):
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=folder, env=environment, check=False)
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in FOLDER.glob("*.py")))
+LONG = ("digits.py", "diabetes.py")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(path.name, marks=[pytest.mark.slow] if path.name in LONG else []) for path in sorted(FOLDER.glob("*.py"))],
+)
 def test_it_runs_and_says_what_it_checked(script, tmp_path):
     done = run(script, tmp_path, ARGUMENTS.get(script, ()))
     assert done.returncode == 0, done.stderr

@@ -96,6 +96,7 @@ class History:
         scale.legend(frameon=False)
         scale.set(title="damping and rate", xlabel="step")
         rank.plot(step, self["rank"], color="black", lw=1)
+        rank.yaxis.get_major_locator().set_params(integer=True)
         rank.set(title="rank of A" if (self["rank"] >= 0).any() else "rank of A (not computed by this solver)", xlabel="step")
         return figure
 
