@@ -15,8 +15,10 @@ MODULES = (
     "pullback.constraint",
     "pullback.event",
     "pullback.metric",
+    "pullback.pde",
     "pullback.plot",
     "pullback.solver",
+    "pullback.step",
     "pullback.testing",
 )
 

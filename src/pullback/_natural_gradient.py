@@ -5,6 +5,7 @@ as a parameter covector, so that \(\delta = G^+ J^\top c\) always; the share is 
 batch (`metric_batch`): there \(g_x = J^\top c\) and there is no \(r\).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from ._derivative import attach, stop
 from ._diagnostics import Stats, largest_log_scale, measure, ratio
 from ._inverse import AbstractInverse, Tikhonov
 from ._judge import Evidence, is_traced, judge, prepare, raise_failure, warn_of_precision
-from ._linearise import linearise
+from ._linearise import Linearisation, linearise
 from ._pullback import MEMORY, PullbackMetric, at_point
 from ._results import RESULTS, failed
 from ._types import Covector, Flat, OutputCovector, OutputVector, Params, Scalar, Vector
@@ -40,6 +41,68 @@ class NaturalGradient(eqx.Module):
     stats: Stats
 
 
+class Assembled(eqx.Module):
+    """A problem at a point, before anything is factorised."""
+
+    metric: PullbackMetric
+    linear: Linearisation
+    """The model on the batch of the loss."""
+    batch: Batch
+    value: Scalar
+    differential: OutputCovector
+    covector: Flat
+    """g = Jᵀc + ∂R, R the penalty if there is one."""
+    lifted: Array | None
+    """r, its grading divided out; `None` if the metric is averaged over another batch."""
+    outside: Flat | None
+    """What enters as a parameter covector; `None` if there is nothing."""
+    share: Scalar
+    """The share of the output covector in the range of the metric."""
+
+
+def assemble(
+    problem: Composite,
+    params: Params,
+    batch: Batch,
+    metric_batch: Batch | None,
+    inverse: AbstractInverse,
+    solver: AbstractSolver,
+    memory: int,
+    penalty: Callable[[Params], Scalar] | None = None,
+) -> Assembled:
+    """Linearise, differentiate the loss, lift.
+
+    **Arguments:**
+
+    - `problem`, `params`, `batch`: the problem at a point.
+    - `metric_batch`: what the metric is averaged over, if not over `batch`.
+    - `inverse`, `solver`: which inverse, and how.
+    - `memory`: bound in bytes on the working storage of Jacobian blocks.
+    - `penalty`: R(θ), added to the loss.
+    """
+    # Shapes are checked while tracing, so that a second call does not trace the model again.
+    check_batch(problem, params, batch)
+    if metric_batch is not None:
+        check_batch(problem, params, metric_batch)
+    metric = at_point(problem, params, batch if metric_batch is None else metric_batch, inverse, solver, memory)
+    if metric_batch is None:
+        linear, batch = metric.linear, metric.batch
+    else:
+        linear = linearise(lambda flat: problem.outputs(metric._params(flat), batch.inputs), metric.point, metric.structure)
+    value, c = problem.value_and_differential(linear.outputs, batch)
+    covector = linear.pull(c).astype(metric.dtype)
+    if metric_batch is None:
+        r, c_outside, share = _lift(metric, c)
+        g = None if c_outside is None else linear.pull(c_outside).astype(metric.dtype)
+    else:
+        r, g, share = None, covector, jnp.asarray(jnp.nan, metric.dtype)
+    if penalty is not None:
+        more, p = jax.value_and_grad(lambda flat: penalty(metric._params(flat)))(metric.point)
+        p = p.astype(metric.dtype)
+        value, covector, g = value + more.astype(value.dtype), covector + p, p if g is None else g + p
+    return Assembled(metric, linear, batch, value, c, covector, r, g, share)
+
+
 def compute(
     problem: Composite,
     params: Params,
@@ -60,23 +123,9 @@ def compute(
     - `memory`: bound in bytes on the working storage of Jacobian blocks.
     - `check`: whether to compare the batched outputs with those of single samples.
     """
-    # Shapes are checked while tracing, so that a second call does not trace the model again.
-    check_batch(problem, params, batch)
-    if metric_batch is not None:
-        check_batch(problem, params, metric_batch)
-    metric = at_point(problem, params, batch if metric_batch is None else metric_batch, inverse, solver, memory)
+    a = assemble(problem, params, batch, metric_batch, inverse, solver, memory)
+    metric, r, g = a.metric, a.lifted, a.outside
     solver = solver.resolve(whiten(metric, inverse), inverse)
-    if metric_batch is None:
-        linear, batch = metric.linear, metric.batch
-    else:
-        linear = linearise(lambda flat: problem.outputs(metric._params(flat), batch.inputs), metric.point, metric.structure)
-    value, c = problem.value_and_differential(linear.outputs, batch)
-    covector = linear.pull(c).astype(metric.dtype)
-    if metric_batch is None:
-        r, c_outside, share = _lift(metric, c)
-        g = None if c_outside is None else linear.pull(c_outside).astype(metric.dtype)
-    else:
-        r, g, share = None, covector, jnp.asarray(jnp.nan, metric.dtype)
 
     # Undamped, a common factor of A cancels: divide it out, or a batch that is saturated as a whole would underflow.
     shift = jnp.zeros((), metric.dtype) if isinstance(inverse, Tikhonov) else stop(largest_log_scale(metric))
@@ -87,11 +136,11 @@ def compute(
     eta = _solve(factorised, operator, inverse, r, g)
     vector = operator.gauge.lower(eta)
     pulled = None if g is None else factorised.operator.gauge.pull(stop(g))
-    stats = stop(measure(factorised, stop(eta), None if r is None else stop(r), pulled, share, shift))
-    result = judge(Evidence(metric, linear, batch, value, c, covector, vector, r), factorised, stats, check)
-    pushforward = linear.pushforward(vector.astype(metric.structure.dtype))
+    stats = stop(measure(factorised, stop(eta), None if r is None else stop(r), pulled, a.share, shift))
+    result = judge(Evidence(metric, a.linear, a.batch, a.value, a.differential, a.covector, vector, r), factorised, stats, check)
+    pushforward = a.linear.pushforward(vector.astype(metric.structure.dtype))
     tree = metric.structure.unravel
-    return NaturalGradient(tree(vector), value, tree(covector), pushforward, result, stats)
+    return NaturalGradient(tree(vector), a.value, tree(a.covector), pushforward, result, stats)
 
 
 def _lift(metric: PullbackMetric, c: OutputCovector) -> tuple[Array, OutputCovector | None, Scalar]:

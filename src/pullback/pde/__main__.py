@@ -1,0 +1,119 @@
+"""`python -m pullback.pde A B --seeds 5 --minutes 10`: solve equations, print the errors against steps and wall-clock beside the published ones.
+
+With `--out FILE` the tables are also written as Markdown, and every measurement as JSON beside it.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ._problems import EQUATIONS, PUBLISHED
+from ._run import Measured, optimiser, solve
+
+STEPS = {"A": 400, "B": 400, "C": 400, "E": 800, "F'": 1000}
+MARKS = (10, 30, 100, 200, 400, 800, 1600, 3200, 6400)
+"""Steps at which errors are tabulated."""
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line.
+
+    **Arguments:**
+
+    - `argv`: its words; those of the process if left out.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m pullback.pde", description="Solve partial differential equations with networks."
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"which equations: {', '.join(EQUATIONS)}")
+    parser.add_argument("--seeds", type=int, default=1, help="how many runs of each (default 1); medians are tabulated")
+    parser.add_argument("--steps", type=int, help="steps of each run (default by equation)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="at most so long for each run (default 10)")
+    parser.add_argument("--no-momentum", action="store_true", help="leave Spring out (F')")
+    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file, the measurements beside it")
+    chosen = parser.parse_args(argv)
+    if unknown := [name for name in chosen.names if name not in EQUATIONS]:
+        parser.error(f"unknown: {', '.join(unknown)}. There are: {', '.join(EQUATIONS)}.")
+    if chosen.seeds < 1 or (chosen.steps is not None and chosen.steps < 1) or not chosen.minutes > 0:
+        parser.error("--seeds, --steps and --minutes must be positive.")
+    return chosen
+
+
+def nearest(run: list[Measured], step: int) -> Measured | None:
+    """The last measurement up to a step, `None` if the run was over well before.
+
+    **Arguments:**
+
+    - `run`: measurements in order.
+    - `step`: the step.
+    """
+    known = [m for m in run if m.step <= step]
+    return known[-1] if known and (run[-1].step >= step) else None
+
+
+def table(name: str, runs: list[list[Measured]]) -> str:
+    """Medians over the runs as a Markdown table.
+
+    **Arguments:**
+
+    - `name`: of the equation.
+    - `runs`: one list of measurements a seed.
+    """
+    equation, published = EQUATIONS[name], PUBLISHED[name]
+    count = sum((m + 1) * n for m, n in zip(equation.widths[:-1], equation.widths[1:], strict=True))
+    fresh = "new every step" if equation.renewed else "fixed"
+    lines = [
+        f"### {name}: {equation.title}",
+        "",
+        f"Network {'-'.join(map(str, equation.widths))} ({count} parameters), {equation.inside} points inside and {equation.border} on the boundary, "
+        f"{fresh}; float64; median of {len(runs)} seed{'s' if len(runs) > 1 else ''}.",
+        "",
+        "| steps | seconds | RMS error | worst seed | relative L2 |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    last = int(np.median([run[-1].step for run in runs]))
+    for mark in [m for m in MARKS if m < last] + [last]:
+        rows = [m for run in runs if (m := nearest(run, mark)) is not None]
+        if len(rows) * 2 > len(runs):
+            middle = [float(np.median([row[i] for row in rows])) for i in (0, 1, 4, 5)]
+            worst = max(row.error for row in rows)
+            lines.append(f"| {middle[0]:.0f} | {middle[1]:.0f} | {middle[2]:.1e} | {worst:.1e} | {middle[3]:.1e} |")
+    lines += ["", f"Published: {published.error:.1e} ({published.method}; tuned, on a GPU, up to 3000 s)."]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command.
+
+    **Arguments:**
+
+    - `argv`: the words of the command line.
+    """
+    chosen = arguments(argv)
+    jax.config.update("jax_enable_x64", True)
+    tables, kept = [], {}
+    for name in chosen.names:
+        equation, steps = EQUATIONS[name], chosen.steps or STEPS[name]
+        opt = optimiser(equation, momentum=not chosen.no_momentum)
+        runs = []
+        for seed in range(chosen.seeds):
+            run = solve(equation, opt, seed, steps, 60 * chosen.minutes, max(1, min(10, steps // 10)))
+            runs.append(run)
+            end = run[-1]
+            words = f"{name} seed {seed}: RMS {end.error:.2e}, relative {end.relative:.2e}, {end.step} steps, {end.seconds:.0f} s ({end.cpu:.0f} s of CPU)"
+            print(words, file=sys.stderr, flush=True)
+        tables.append(table(name, runs))
+        kept[name] = [[m._asdict() for m in run] for run in runs]
+        print(tables[-1] + "\n", flush=True)
+        if chosen.out is not None:
+            chosen.out.write_text("\n\n".join(tables) + "\n", encoding="utf-8")
+            chosen.out.with_suffix(".json").write_text(json.dumps(kept), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Solve an equation from a seed, and note the error against steps and wall-clock."""
+
+import time
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from .._descent import NaturalGradientDescent
+from .._fit import fit
+from .._inverse import Tikhonov
+from .._momentum import Spring
+from ..step import Geodesic, LevenbergMarquardt, LineSearch
+from ._equation import Equation
+from ._network import initialise
+from ._sampling import interior
+
+TEST_POINTS = 20_000
+
+
+class Measured(NamedTuple):
+    """The error at a moment of a run."""
+
+    step: int
+    seconds: float
+    """Of training, compilation included, measuring not."""
+    cpu: float
+    """The same on the clock of the processor: what it takes on a machine that others use too."""
+    loss: float
+    error: float
+    """Root mean square."""
+    relative: float
+    """Relative to the root mean square of the solution."""
+
+
+def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDescent:
+    """What an equation is solved with: Levenberg-Marquardt with second-order correction; where the points are fewer than the parameters, damped
+    natural gradients with `Spring`.
+
+    **Arguments:**
+
+    - `equation`: the equation.
+    - `momentum`: whether to use `Spring`, where it is used at all.
+    """
+    problem = equation.problem()
+    if equation.name == "F'":
+        spring = Spring(0.9) if momentum else None
+        return NaturalGradientDescent(problem, inverse=Tikhonov(1e-3), step=LineSearch(), momentum=spring)
+    return NaturalGradientDescent(problem, step=Geodesic(LevenbergMarquardt()))
+
+
+def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int, seconds: float, every: int) -> list[Measured]:
+    """Train from a seed.
+
+    **Arguments:**
+
+    - `equation`: the equation.
+    - `opt`: the optimiser.
+    - `seed`: for parameters, collocation points and test points.
+    - `steps`: at most so many.
+    - `seconds`: at most so long.
+    - `every`: measure the error after so many steps.
+    """
+    start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
+    params = initialise(start, equation.widths, equation.scale)
+    compare = interior(test, TEST_POINTS, equation.dimension)
+    measure = jax.jit(lambda params, points: equation.errors(params, points))
+    found: list[Measured] = []
+    batches = equation.batches(points)
+    made = 0
+    loss = float("nan")
+
+    def now():
+        return np.array([time.monotonic(), time.process_time()])
+
+    def note(params):
+        nonlocal outside
+        stopped = now()
+        error, relative = (float(x) for x in measure(params, compare))
+        found.append(Measured(made, *(stopped - began - outside), loss, error, relative))
+        outside = outside + now() - stopped
+
+    def watch(report):
+        nonlocal made, loss
+        made, loss = report.step, float(report.rows["loss_after"][-1])
+        if made >= (found[-1].step if found else 0) + every:
+            note(report.params)
+        return (now() - began - outside)[0] >= seconds
+
+    began, outside = now(), np.zeros(2)
+    note(params)
+    done = fit(opt, params, batches, steps, key=draws, callback=watch)
+    if found[-1].step != done.steps:
+        note(done.params)
+    return found

@@ -1,0 +1,34 @@
+r"""A fixed or scheduled length, \(\theta - \eta_k\,\delta\)."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from .._types import Scalar
+from ._base import AbstractStep, move, positive
+
+
+class Fixed(AbstractStep):
+    """Go a fixed part of the natural gradient. The loss may rise; a step after which it is not finite is not taken."""
+
+    rate: float | Scalar | Callable
+
+    def __init__(self, rate: float | Scalar | Callable = 1.0):
+        """Choose the length.
+
+        **Arguments:**
+
+        - `rate`: a positive number, or a schedule: a function of the number of steps taken so far (Optax's are such).
+        """
+        if not callable(rate):
+            positive("Fixed", "rate", rate)
+        self.rate = rate
+
+    def init(self, dtype):
+        return jnp.zeros((), jnp.int32)
+
+    def step(self, local, aim, state):
+        rate = self.rate(state) if callable(self.rate) else self.rate
+        curve = local.curve(aim(local))
+        value = local.value_at(curve(rate))
+        return move(local, curve, rate, value, jnp.isfinite(value), 1), state + 1

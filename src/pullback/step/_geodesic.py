@@ -1,0 +1,41 @@
+"""Second order: any rule, on curves along which the outputs move straight (`Local.curve`). One more product with the second derivative, the same factors."""
+
+from ._base import AbstractStep, positive
+
+
+class Geodesic(AbstractStep):
+    """Another rule on bent curves."""
+
+    step_rule: AbstractStep
+    bound: float
+
+    def __init__(self, step_rule: AbstractStep, bound: float = 1.0):
+        """Choose the rule to bend.
+
+        **Arguments:**
+
+        - `step_rule`: how far along the curve, e.g. `LineSearch()`.
+        - `bound`: the largest ‖a‖/‖d‖ with which the second order is used; where it is larger the Taylor series says nothing, and the step
+            is straight. The record has what was used (`curvature`).
+        """
+        if not isinstance(step_rule, AbstractStep) or isinstance(step_rule, Geodesic):
+            raise ValueError(f"Geodesic takes another step rule, e.g. Geodesic(LineSearch()), got {step_rule!r}.")
+        positive("Geodesic", "bound", bound)
+        self.step_rule, self.bound = step_rule, bound
+
+    @property
+    def damps(self):
+        return self.step_rule.damps
+
+    @property
+    def bend(self):
+        return self.bound
+
+    def check(self, problem, inverse):
+        self.step_rule.check(problem, inverse)
+
+    def init(self, dtype):
+        return self.step_rule.init(dtype)
+
+    def step(self, local, aim, state):
+        return self.step_rule.step(local, aim, state)
