@@ -12,6 +12,9 @@ from ._checkpoint import FitWarning as FitWarning
 from ._composite import Composite as Composite
 from ._constrained import ConstrainedStep as ConstrainedStep
 from ._constrained import constrained_step as constrained_step
+from ._descent import DescentState as DescentState
+from ._descent import NaturalGradientDescent as NaturalGradientDescent
+from ._descent import Record as Record
 from ._diagnostics import Stats as Stats
 from ._differential import differential as differential
 from ._distance import Distance as Distance
@@ -20,6 +23,10 @@ from ._distance import line as line
 from ._examine import Examination as Examination
 from ._examine import Meeting as Meeting
 from ._examine import examine as examine
+from ._fit import Fit as Fit
+from ._fit import FitError as FitError
+from ._fit import Report as Report
+from ._fit import fit as fit
 from ._flow import AbstractClock as AbstractClock
 from ._flow import AbstractFlow as AbstractFlow
 from ._flow import EuclideanFlow as EuclideanFlow
@@ -30,17 +37,9 @@ from ._flow import NewtonFlow as NewtonFlow
 from ._flow import Time as Time
 from ._flow import Trajectory as Trajectory
 from ._flow import flow as flow
+from ._history import History as History
 from ._invariance import Invariance as Invariance
 from ._invariance import check_invariance as check_invariance
-from ._descent import DescentState as DescentState
-from ._descent import NaturalGradientDescent as NaturalGradientDescent
-from ._descent import Record as Record
-from ._diagnostics import Stats as Stats
-from ._fit import Fit as Fit
-from ._fit import FitError as FitError
-from ._fit import Report as Report
-from ._fit import fit as fit
-from ._history import History as History
 from ._inverse import AbstractInverse as AbstractInverse
 from ._inverse import MoorePenrose as MoorePenrose
 from ._inverse import Tikhonov as Tikhonov
@@ -59,6 +58,8 @@ from ._momentum import Spring as Spring
 from ._natural_gradient import NaturalGradient as NaturalGradient
 from ._natural_gradient import natural_gradient as natural_gradient
 from ._natural_gradient import pullback as pullback
+from ._optax import OptaxState as OptaxState
+from ._optax import as_optax as as_optax
 from ._plan import Plan as Plan
 from ._plan import Route as Route
 from ._plan import plan as plan
@@ -77,8 +78,6 @@ from ._proximal import linearised_proximal_step as linearised_proximal_step
 from ._proximal import mirror_step as mirror_step
 from ._proximal import output_step as output_step
 from ._proximal import proximal_step as proximal_step
-from ._optax import OptaxState as OptaxState
-from ._optax import as_optax as as_optax
 from ._pullback import PullbackMetric as PullbackMetric
 from ._reparametrisation import AbstractReparametrisation as AbstractReparametrisation
 from ._reparametrisation import Affine as Affine

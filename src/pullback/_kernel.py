@@ -143,7 +143,7 @@ class TangentKernel(eqx.Module):
         # As for a natural gradient: a common factor of A is divided out, and what is outside the range of M is solved as a covector.
         shift = jnp.zeros((), metric.dtype) if isinstance(inverse, Tikhonov) else largest_log_scale(metric)
         scaled = eqx.tree_at(lambda m: m.log_scale, metric, metric.log_scale - shift)
-        factorised = self.solver.resolve(metric.rows, metric.size, metric.dtype, inverse).factorise(scaled, inverse)
+        factorised = self.solver.factorise(scaled, inverse)
 
         def one(c):
             r, outside, _ = _lift(metric, like.unravel(c))

@@ -28,9 +28,10 @@ from ._natural_gradient import Assembled, assemble
 from ._pullback import PullbackMetric
 from ._results import RESULTS
 from ._types import Flat, Params, Scalar
-from .solver._base import AbstractSolver, Factorised
+from .solver._base import AbstractSolver, Factorised, whiten
 from .solver._dual import DualFactors
 from .solver._krylov import Krylov
+from .solver._structured import DenseRows
 
 
 class Curve(eqx.Module):
@@ -256,7 +257,7 @@ class Local(eqx.Module):
             u, z, y = eqx.combine(sample, rest)
             return problem.metric.observe(y, index).divergence(u, z)
 
-        count = metric._count
+        count = metric.count
         return problem.measure.total(jax.vmap(one)(arrays, jnp.arange(count))).astype(metric.dtype)
 
     # ---- what is reported ---------------------------------------------------------------------------------------------------
@@ -317,7 +318,7 @@ def localise(
     if covector is not None:
         a = _follow(a, covector.astype(a.metric.dtype))
     shape = (a.metric.rows, a.metric.size)
-    solver = solver.resolve(*shape, a.metric.dtype, inverse)
+    solver = solver.resolve(whiten(a.metric, inverse), inverse)
     if damped and isinstance(inverse, MoorePenrose) and inverse.rtol is None and not isinstance(solver, Krylov):
         # A cut-off that is a number: solvers then do not divide out the grading, with which damping does not commute.
         inverse = MoorePenrose(max(shape) * float(jnp.finfo(a.metric.dtype).eps), inverse.gauge)
@@ -328,12 +329,11 @@ def localise(
 
 
 def _with_rows(factorised: Factorised) -> Factorised:
+    """Products with the rows that the solver formed, where it formed them."""
     factors = factorised.factors
-    if not isinstance(factors, DualFactors):
+    if not isinstance(factors, DualFactors) or not isinstance(factors.rows, DenseRows):
         return factorised
-    scale = factors.scale[:, None]
-    unit = jnp.where(scale > 0, factors.rows / jnp.where(scale > 0, scale, 1.0), 0.0)
-    operator: Any = Rows(factorised.operator.metric, factorised.operator.gauge, unit)
+    operator: Any = Rows(factorised.operator.metric, factorised.operator.gauge, factors.rows.matrix)
     return Factorised(operator, factorised.inverse, factors, factorised.solver)
 
 

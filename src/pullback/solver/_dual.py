@@ -41,7 +41,7 @@ class DualFactors(AbstractFactors):
         return self._rmv(self._kernel(self.scale * r))
 
     def covector(self, g):
-        gram, mv, rmv = self.gram, self._mv, self._rmv
+        gram, mv, rmv = self.gram, self.scaled_mv, self._rmv
         if isinstance(gram, Damped):
 
             def woodbury(g):
@@ -56,9 +56,15 @@ class DualFactors(AbstractFactors):
     def project(self, eta):
         if isinstance(self.gram, Damped):
             return jnp.full_like(eta, jnp.nan)
-        return self._rmv(self.gram.apply(self._mv(eta)))
+        return self._rmv(self.gram.apply(self.scaled_mv(eta)))
 
-    def _mv(self, eta: Flat) -> Array:
+    def scaled_mv(self, eta: Flat) -> Array:
+        """diag(scale) Â η.
+
+        **Arguments:**
+
+        - `eta`: a flat vector.
+        """
         return self.scale * self.rows.mv(eta)
 
     def _rmv(self, y: Array) -> Flat:
@@ -66,7 +72,7 @@ class DualFactors(AbstractFactors):
 
     def _kernel(self, r: Array) -> Array:
         """(K + λ)⁺ r."""
-        product = lambda y: self._mv(self._rmv(y)) + self.damping * y
+        product = lambda y: self.scaled_mv(self._rmv(y)) + self.damping * y
         return refine(self.gram, self.gram.apply, lambda y: r - product(y), self.gram.apply(r))
 
 

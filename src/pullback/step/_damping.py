@@ -41,7 +41,7 @@ class Redamped(AbstractFactors):
         if isinstance(self.undamped, DualFactors):
             # (G + λ)⁻¹ on the range is A⁺_λ (Aᵀ)⁺, and (Aᵀ)⁺ = K⁺A; `lifted` multiplies by the scale again.
             dual = self.undamped
-            y = dual.gram.apply(dual.rows @ inside)
+            y = dual.gram.apply(dual.scaled_mv(inside))
             unit = jnp.where(dual.scale > 0, y / jnp.where(dual.scale > 0, dual.scale, 1.0), 0.0)
             return self.damped.lifted(unit) + outside
         return self.damped.covector(inside) + outside
@@ -72,7 +72,7 @@ def redamp(factorised: Factorised, damping: Scalar) -> Factorised:
         h = filtered(base.gram.s, base.gram.kept)
         damped = eqx.tree_at(lambda f: (f.gram.h, f.damping), base, (h, damping))
     elif isinstance(base, KrylovFactors):
-        damped = KrylovFactors(base.operator, damping, base.rtol, base.max_steps)
+        damped = KrylovFactors(base.operator, damping, None, None, None, base.rtol, base.max_steps)
         return Factorised(factorised.operator, inverse, damped, factorised.solver)
     else:
         raise ValueError(
