@@ -37,7 +37,7 @@ def shapes(jaxpr):
 
 def memory_of(chunk, metric):
     """A bound in bytes that allows blocks of so many samples."""
-    return 3 * (metric.linear.like.size // metric._count) * metric.size * 8 * chunk
+    return 3 * (metric.linear.like.size // metric.count) * metric.size * 8 * chunk
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 6, 7, 8])
