@@ -37,14 +37,21 @@ class PrimalFactors(AbstractFactors):
             # Formed in the output space, where it does not cancel.
             return operator.rmv(r - operator.mv(eta)) - self.damping * eta
 
-        return refine(self.gram, self._apply, residual, self._apply(operator.rmv(r)))
+        return refine(self.gram, self._apply, residual, self._start(operator.rmv(r)))
 
     def covector(self, g):
         operator = self.operator
-        return refine(self.gram, self._apply, lambda eta: g - operator.rmv(operator.mv(eta)) - self.damping * eta, self._apply(g))
+        return refine(self.gram, self._apply, lambda eta: g - operator.rmv(operator.mv(eta)) - self.damping * eta, self._start(g))
 
     def project(self, eta):
         return self._ordered(self.gram.project, eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)
+
+    def _start(self, g: Array) -> Array:
+        """The first solution, put into the range of Aᵀ: the eigenvectors of G are off by eps cond(A)², and what of that lies in the kernel of A
+        no residual would show.
+        """
+        x = self._apply(g)
+        return x if isinstance(self.gram, Damped) else self.operator.rmv(self.operator.mv(self._apply(x)))
 
     def _apply(self, x: Array) -> Array:
         return self._ordered(self.gram.apply, x)
