@@ -8,16 +8,16 @@ import time
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import optax
+from _race import picture, race, with_optax
 from sklearn.datasets import load_digits
 
 import pullback as pb
 
-matplotlib.use("Agg")
 jax.config.update("jax_enable_x64", True)
 QUICK = "--quick" in sys.argv
 PICTURE = next((word for word in sys.argv[1:] if not word.startswith("-")), "digits.png")
+ROUNDING = 1e-16  # of the loss: nothing is left to learn
 images, labels = (jnp.asarray(a) for a in load_digits(return_X_y=True))
 images = images / 16
 
@@ -35,65 +35,33 @@ def normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape) / shape[0] ** 0.5
 
 
-def race(params, batch, tx, seconds):
-    """The losses of an Optax optimiser within a time or until they are rounding, compilation not counted."""
-    loss = lambda p: optax.softmax_cross_entropy_with_integer_labels(mlp(p, batch[0]), batch[1]).mean()
-
-    @jax.jit
-    def step(p, s):
-        value, g = jax.value_and_grad(loss)(p)
-        u, s = tx.update(g, s, p, value=value, grad=g, value_fn=loss)
-        return optax.apply_updates(p, u), s, value
-
-    state, found = tx.init(params), []
-    step(*step(params, state)[:2])  # compiles
-    began = time.monotonic()
-    while (now := time.monotonic() - began) < seconds:
-        params, state, value = step(params, state)
-        found.append((now, float(value)))
-        if value < 1e-16:  # the rounding of the loss: nothing is left to learn
-            break
-    return found
-
-
 def main():
     width, count = (8, 30) if QUICK else (16, 100)
     params = {"w": normal(0, 64, width), "b": jnp.zeros(width), "v": normal(1, width, 10), "c": jnp.zeros(10)}
     problem, batch = pb.Composite(mlp, metric=pb.metric.Categorical()), (images[:count], labels[:count])
     opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
     pb.fit(opt, params, batch, 1)  # compiles
-    clock = []
-    began = time.monotonic()
-    note = lambda r: clock.extend([time.monotonic() - began] * len(r.rows)) or r.rows["loss_after"][-1] < 1e-16
+    clock, began = [], time.monotonic()
+    note = lambda r: clock.extend([time.monotonic() - began] * len(r.rows)) or r.rows["loss_after"][-1] < ROUNDING
     fit = pb.fit(opt, params, batch, 59, callback=note)
-    ours = list(zip(clock, fit.history["loss_after"], strict=True))
-    runs = {"natural gradient, Levenberg-Marquardt": ours}
+    runs = {"natural gradient, Levenberg-Marquardt": list(zip(clock, fit.history["loss_after"], strict=True))}
+    loss = lambda p: optax.softmax_cross_entropy_with_integer_labels(mlp(p, batch[0]), batch[1]).mean()
     for name, tx in {"Adam, 0.01": optax.adam(1e-2), "L-BFGS": optax.lbfgs()}.items():
-        runs[name] = race(params, batch, tx, fit.seconds)
+        runs[name] = race(*with_optax(tx, loss, params), fit.seconds, ROUNDING)
     print(f"{count} digits, {sum(x.size for x in params.values())} parameters")
     for name, run in runs.items():
-        print(
-            f"  {name:40s} lowest loss {min(v for _, v in run):.1e}, last {run[-1][1]:.1e}, {len(run)} steps in {run[-1][0]:.1f} s"
-        )
+        lowest, (seconds, last) = min(v for _, v in run), run[-1]
+        print(f"  {name:40s} lowest loss {lowest:.1e}, last {last:.1e}, {len(run)} steps in {seconds:.1f} s")
     small = {"k": normal(2, 8, 1, 3, 3), "v": normal(3, 128, 10), "c": jnp.zeros(10)}
     for name, inputs in (("train Fisher", None), ("population Fisher", (images[1000:1032],))):
-        other = pb.NaturalGradientDescent(
-            pb.Composite(conv, metric=pb.metric.Categorical()), step=pb.step.LevenbergMarquardt(1.0), metric_batch=inputs
-        )
+        convolutional = pb.Composite(conv, metric=pb.metric.Categorical())
+        other = pb.NaturalGradientDescent(convolutional, step=pb.step.LevenbergMarquardt(1.0), metric_batch=inputs)
         run = pb.fit(other, small, pb.minibatches((images[:1000], labels[:1000]), 32), 5 if QUICK else 60)
         right = float(jnp.mean(conv(run.params, images[1000:]).argmax(1) == labels[1000:]))
         print(f"  convolutional, batches of 32, {name:18s} {len(run.history)} steps, {right:.1%} of the others right")
     if not (jnp.isfinite(fit.params["w"]).all() and fit.history["loss_after"][-1] < 1e-8):
         raise SystemExit("The loss should be below 1e-8.")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for name, run in runs.items():
-        axes.semilogy(*zip(*run, strict=True), label=name)
-    axes.set(xlabel="seconds", ylabel="training loss", title=f"{count} digits, to saturation")
-    figure.legend(loc="outside lower center", frameon=False)
-    figure.savefig(PICTURE, dpi=150)
+    picture(runs, PICTURE, f"{count} digits, to saturation", yscale="log")
 
 
 if __name__ == "__main__":

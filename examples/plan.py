@@ -1,7 +1,5 @@
 """The bill of five workloads from shapes alone, and the measured truth beside it: `python examples/plan.py [W1 W2 ...]`."""
 
-import resource
-import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -44,39 +42,26 @@ def workload(name):
     return pb.Composite(network, metric=pb.metric.Categorical()), params, (x, jnp.arange(count) % sizes[-1]), pb.Tikhonov(1e-3)
 
 
-def measure(name):
-    """CPU seconds of one natural gradient, and the megabytes of the process above one gradient; in a process of its own."""
-    problem, params, batch, inverse = workload(name)
-
-    def run(function):
-        jax.block_until_ready(function())
-        start = time.process_time()
-        jax.block_until_ready(function())
-        return time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-
-    compiled = jax.jit(lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, throw=False).vector)
-    gradient = jax.jit(
-        lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, solver=pb.solver.Krylov(max_steps=1), throw=False).value
-    )
-    _, before = run(lambda: gradient(params, batch))
-    seconds, after = run(lambda: compiled(params, batch))
-    print(f"{seconds} {after - before}")
+def measure(problem, params, batch, inverse):
+    """CPU seconds of one natural gradient, and what XLA sets aside for it in bytes."""
+    run = jax.jit(lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, throw=False).vector)
+    compiled = run.lower(params, batch).compile()
+    jax.block_until_ready(compiled(params, batch))
+    start = time.process_time()
+    jax.block_until_ready(compiled(params, batch))
+    return time.process_time() - start, compiled.memory_analysis().temp_size_in_bytes
 
 
 def main(names):
     for name in names or SIZES:
-        problem, params, batch, inverse = workload(name)
-        plan = pb.plan(problem, params, batch, inverse=inverse)
+        args = workload(name)
+        plan = pb.plan(*args[:3], inverse=args[3])
         print(f"== {name}\n{plan}")
-        done = subprocess.run([sys.executable, __file__, "--measure", name], capture_output=True, text=True, check=True)
-        seconds, megabytes = map(float, done.stdout.split())
-        rate, predicted = plan.route.flops / seconds / 1e9, plan.route.memory / 1e6
-        print(f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {megabytes:.0f} MB where {predicted:.0f} MB were predicted\n")
+        seconds, size = measure(*args)
+        rate, ratio = plan.route.flops / seconds / 1e9, plan.route.memory / size
+        print(f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {size / 1e6:.0f} MB: {ratio:.2f} of it were predicted\n")
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    if sys.argv[1:2] == ["--measure"]:
-        measure(sys.argv[2])
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -15,8 +15,9 @@ from helpers import INVERSES, METRICS, MODELS, SOLVERS, distance, make_example, 
 
 import pullback as pb
 from pullback import testing
+from pullback._assemble import lift
 from pullback._judge import prepare
-from pullback._natural_gradient import _lift, _solve, compute
+from pullback._natural_gradient import _solve, compute
 from pullback._pullback import MEMORY, at_point
 from pullback.solver._base import whiten
 from pullback.testing import _reference
@@ -39,7 +40,7 @@ def evaluate_many(example, pairs):
     problem, params, batch, *_ = prepare(*example, None, None, None, MEMORY)
     metric = at_point(problem, params, batch, None, None, MEMORY)
     c = problem.value_and_differential(metric.outputs, metric.batch)[1]
-    r, outside, _ = _lift(metric, c)
+    r, outside, _ = lift(metric, c)
     g = None if outside is None else metric.linear.pull(outside)
     found = []
     for solver, inverse in pairs:

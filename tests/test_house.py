@@ -14,10 +14,11 @@ HOUSE = ROOT / "src" / "pullback"
 
 # Room -> the rooms it may import, besides itself. ABOVE: every room on an earlier line. ANY: every room.
 ABOVE, ANY = "above", "any"
-VOCABULARY = {"_types", "_tree"}
+VOCABULARY = {"_types", "_tree", "_arguments"}
 ROOMS: dict[str, set[str] | str] = {
     "_types": set(),
     "_tree": {"_types"},
+    "_arguments": set(),
     "_results": set(),
     "_tangent": VOCABULARY,
     "_measure": VOCABULARY,
@@ -31,6 +32,7 @@ ROOMS: dict[str, set[str] | str] = {
     "solver": VOCABULARY | {"_linearise", "_gauge", "_pullback", "_gram", "_inverse", "_results"},
     "_diagnostics": ABOVE,
     "_derivative": ABOVE,
+    "_assemble": ABOVE,
     "_judge": ABOVE,
     "_plan": ABOVE,
     "_natural_gradient": ABOVE,

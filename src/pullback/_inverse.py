@@ -21,6 +21,7 @@ import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._arguments import positive
 from ._types import Count, Scalar
 
 
@@ -99,7 +100,8 @@ class MoorePenrose(AbstractInverse):
         - `rtol`: singular values of A at or below `rtol · s_max` count as zero; if left out, max(m, P) · eps.
         - `gauge`: the inner product on the parameters (see `pullback._gauge`); Euclidean if left out.
         """
-        _not_negative("MoorePenrose", "rtol", rtol)
+        if rtol is not None:
+            positive("MoorePenrose", "rtol", rtol, zero=True)
         self.rtol, self.gauge = rtol, gauge
 
     def cutoff(self, largest, shape):
@@ -123,7 +125,7 @@ class Tikhonov(AbstractInverse):
         - `damping`: λ > 0.
         - `gauge`: the inner product on the parameters; Euclidean if left out.
         """
-        _not_negative("Tikhonov", "damping", damping)
+        positive("Tikhonov", "damping", damping, zero=True)
         if not isinstance(damping, jax.core.Tracer) and not damping > 0:
             raise ValueError("Tikhonov(damping=0) has no inverse on the kernel; the undamped inverse is MoorePenrose().")
         self.damping, self.gauge = damping, gauge
@@ -165,10 +167,3 @@ class TruncatedRank(AbstractInverse):
 
     def filter(self, s, cutoff):
         return _inverse_square(s, self.kept(s, cutoff))
-
-
-def _not_negative(owner: str, name: str, value: Any) -> None:
-    if value is None or isinstance(value, jax.core.Tracer):
-        return
-    if not 0 <= float(value) < float("inf"):
-        raise ValueError(f"{owner}({name}={value}): {name} must be finite and >= 0.")

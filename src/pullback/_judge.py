@@ -1,7 +1,7 @@
 """What goes in and what comes out is looked at here: arguments before, results after, with the place where a failure arose."""
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._assemble import Assembled
 from ._composite import Batch, Composite, as_batch, check_params
 from ._diagnostics import Stats, largest_log_scale
 from ._inverse import AbstractInverse, MoorePenrose, Tikhonov
-from ._linearise import Linearisation
 from ._pullback import PullbackMetric
 from ._results import RESULTS, failed
 from ._tree import all_finite, is_coordinate, split
-from ._types import Flat, OutputCovector, Params, Scalar
+from ._types import Flat, Params
 from .solver._auto import Auto
 from .solver._base import AbstractSolver, Factorised
 from .solver._krylov import Krylov
@@ -25,19 +25,6 @@ from .solver._krylov import Krylov
 
 class PrecisionWarning(UserWarning):
     """The arithmetic is too short for the condition of the problem."""
-
-
-class Evidence(NamedTuple):
-    """What was computed on the way to a natural gradient."""
-
-    metric: PullbackMetric
-    linear: Linearisation
-    batch: Batch
-    value: Scalar
-    differential: OutputCovector
-    covector: Flat
-    vector: Flat
-    lifted: Array | None
 
 
 def prepare(
@@ -92,30 +79,31 @@ def is_traced(tree) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
 
 
-def judge(evidence: Evidence, factorised: Factorised, stats: Stats, check: bool) -> RESULTS:
+def judge(assembled: Assembled, vector: Flat, factorised: Factorised, stats: Stats, check: bool) -> RESULTS:
     """The result of a natural gradient: the first thing that went wrong, in the order in which things were computed.
 
     **Arguments:**
 
-    - `evidence`: what was computed on the way.
+    - `assembled`: what was computed on the way.
+    - `vector`: what came out.
     - `factorised`: the factors.
     - `stats`: the statistics.
     - `check`: whether to compare the batched outputs with those of single samples.
     """
-    metric, problem = evidence.metric, evidence.metric.problem
+    metric, problem = assembled.metric, assembled.metric.problem
     krylov = factorised.solver == Krylov().name
     verdicts = [
         (~all_finite(metric.params), RESULTS.nonfinite_params),
-        (~(all_finite(metric.batch) & all_finite(evidence.batch)), RESULTS.nonfinite_batch),
-        (~(all_finite(metric.outputs) & all_finite(evidence.linear.outputs)), RESULTS.nonfinite_outputs),
+        (~(all_finite(metric.batch) & all_finite(assembled.batch)), RESULTS.nonfinite_batch),
+        (~(all_finite(metric.outputs) & all_finite(assembled.linear.outputs)), RESULTS.nonfinite_outputs),
         (_couples(metric) if check else jnp.asarray(False), RESULTS.coupled_samples),
-        (~(jnp.isfinite(evidence.value) & all_finite(evidence.differential)), RESULTS.nonfinite_loss),
+        (~(jnp.isfinite(assembled.value) & all_finite(assembled.differential)), RESULTS.nonfinite_loss),
         (~_is_metric(metric), RESULTS.bad_metric),
         (~factorised.operator.gauge.valid, RESULTS.bad_gauge),
-        (~all_finite(evidence.covector), RESULTS.nonfinite_jacobian),
-        (_saturated(evidence) if _underflow_matters(problem, factorised.inverse) else jnp.asarray(False), RESULTS.saturated),
+        (~all_finite(assembled.covector), RESULTS.nonfinite_jacobian),
+        (_saturated(assembled) if _underflow_matters(problem, factorised.inverse) else jnp.asarray(False), RESULTS.saturated),
         (_dropped(metric, factorised.inverse, stats), RESULTS.unresolved),
-        (~all_finite(evidence.vector), RESULTS.nonfinite_vector),
+        (~all_finite(vector), RESULTS.nonfinite_vector),
         (krylov & ~(stats.residual <= jnp.sqrt(jnp.finfo(metric.dtype).eps)), RESULTS.unconverged),
         (stats.rank == 0, RESULTS.rank_zero),
     ]
@@ -151,11 +139,11 @@ def _underflow_matters(problem: Composite, inverse: AbstractInverse) -> bool:
     return problem.metric.graded and problem.loss is not None and not isinstance(inverse, Tikhonov)
 
 
-def _saturated(evidence: Evidence) -> Array:
-    if evidence.lifted is None:
+def _saturated(assembled: Assembled) -> Array:
+    if assembled.lifted is None:
         return jnp.asarray(False)
-    log_scale = evidence.metric.root.log_scale
-    return jnp.any(evidence.metric.active & (2 * log_scale < jnp.log(jnp.finfo(log_scale.dtype).tiny)))
+    log_scale = assembled.metric.root.log_scale
+    return jnp.any(assembled.metric.active & (2 * log_scale < jnp.log(jnp.finfo(log_scale.dtype).tiny)))
 
 
 def _dropped(metric: PullbackMetric, inverse: AbstractInverse, stats: Stats) -> Array:

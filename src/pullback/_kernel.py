@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ._assemble import lift
 from ._composite import check_batch
 from ._diagnostics import largest_log_scale
 from ._examine import examine
 from ._inverse import AbstractInverse, Tikhonov
 from ._judge import prepare
-from ._natural_gradient import _lift
 from ._pullback import MEMORY, PullbackMetric, at_point
 from ._tree import structure
 from ._types import Flat, OutputCovector, Outputs, OutputVector, Params
@@ -146,7 +146,7 @@ class TangentKernel(eqx.Module):
         factorised = self.solver.factorise(scaled, inverse)
 
         def one(c):
-            r, outside, _ = _lift(metric, like.unravel(c))
+            r, outside, _ = lift(metric, like.unravel(c))
             v = factorised.lifted(r)
             if outside is not None:
                 v = v + factorised.covector(jnp.exp(-2 * shift) * metric.linear.pull(outside).astype(metric.dtype))

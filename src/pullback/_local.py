@@ -19,19 +19,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._assemble import Assembled, assemble
 from ._composite import Batch, Composite
 from ._diagnostics import Stats, largest_log_scale, measure
-from ._gauge import AbstractGauge, EuclideanGauge
+from ._gauge import EuclideanGauge
 from ._inverse import AbstractInverse, MoorePenrose, Tikhonov
-from ._judge import Evidence, judge
-from ._natural_gradient import Assembled, assemble
+from ._judge import judge
 from ._pullback import PullbackMetric
 from ._results import RESULTS
 from ._types import Flat, Params, Scalar
 from .solver._base import AbstractSolver, Factorised, whiten
 from .solver._dual import DualFactors
 from .solver._krylov import Krylov
-from .solver._structured import DenseRows
 
 
 class Curve(eqx.Module):
@@ -50,43 +49,6 @@ class Curve(eqx.Module):
         t = jnp.asarray(t, self.velocity.dtype)
         straight = t * self.velocity
         return straight if self.acceleration is None else straight + t * t / 2 * self.acceleration
-
-
-class Rows(eqx.Module):
-    """Ã from the dense rows that a solver has already made: a product costs m P operations, and not a pass through the model."""
-
-    metric: PullbackMetric
-    gauge: AbstractGauge
-    unit: Float[Array, "m P"]
-    """The rows without their grading."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(m, P)."""
-        return self.metric.rows, self.metric.size
-
-    @property
-    def scale(self) -> Float[Array, " m"]:
-        """The grading e^ℓ of the rows."""
-        return jnp.exp(self.metric.log_scale)
-
-    def mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Ã η.
-
-        **Arguments:**
-
-        - `eta`: a flat vector in orthonormal coordinates.
-        """
-        return self.scale * (self.unit @ eta)
-
-    def rmv(self, y: Float[Array, " m"]) -> Flat:
-        """Ãᵀ y.
-
-        **Arguments:**
-
-        - `y`: a vector in the whitened space.
-        """
-        return self.unit.T @ (self.scale * y)
 
 
 class Local(eqx.Module):
@@ -234,9 +196,7 @@ class Local(eqx.Module):
         - `v`: a flat vector on the parameters.
         """
         operator = self.factorised.operator
-        if isinstance(operator, Rows) and isinstance(operator.gauge, EuclideanGauge):
-            return operator.unit @ v
-        return self.metric.unit_mv(v)
+        return operator.unit_mv(v) if isinstance(operator.gauge, EuclideanGauge) else self.metric.unit_mv(v)
 
     def divergence(self, displacement: Flat) -> Scalar:
         """How far the outputs move, in the metric's divergence, averaged as the metric is; ½‖Ad‖² to second order. NaN if it has none.
@@ -272,8 +232,7 @@ class Local(eqx.Module):
             eta = eta + factorised.factors.covector(g)
         stats = measure(factorised, eta, a.lifted, g, a.share, self.shift)
         vector = factorised.operator.gauge.lower(eta)
-        evidence = Evidence(a.metric, a.linear, a.batch, a.value, a.differential, a.covector, vector, a.lifted)
-        return stats, judge(evidence, factorised, stats, False)
+        return stats, judge(a, vector, factorised, stats, False)
 
     def with_factors(self, factorised: Factorised) -> "Local":
         """The same problem with other factors.
@@ -325,16 +284,11 @@ def localise(
     keep = damped or isinstance(inverse, Tikhonov)
     shift = jnp.zeros((), a.metric.dtype) if keep else largest_log_scale(a.metric)
     scaled = eqx.tree_at(lambda m: m.log_scale, a.metric, a.metric.log_scale - shift)
-    return Local(a, _with_rows(scaled.factorise(inverse, solver)), shift, penalty, constraint, bend)
-
-
-def _with_rows(factorised: Factorised) -> Factorised:
-    """Products with the rows that the solver formed, where it formed them."""
-    factors = factorised.factors
-    if not isinstance(factors, DualFactors) or not isinstance(factors.rows, DenseRows):
-        return factorised
-    operator: Any = Rows(factorised.operator.metric, factorised.operator.gauge, factors.rows.matrix)
-    return Factorised(operator, factorised.inverse, factors, factorised.solver)
+    factorised = scaled.factorise(inverse, solver)
+    if isinstance(factorised.factors, DualFactors):
+        # Its rows, where it formed them, make products cheaper than a pass through the model.
+        factorised = eqx.tree_at(lambda f: f.operator, factorised, factorised.factors.operator)
+    return Local(a, factorised, shift, penalty, constraint, bend)
 
 
 def _follow(a: Assembled, g: Flat) -> Assembled:

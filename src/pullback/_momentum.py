@@ -20,9 +20,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from ._arguments import positive
 from ._local import Local
 from ._types import Flat, Scalar
-from .step._base import Aim, positive
+from .step._base import Aim
 
 
 class AbstractMomentum(eqx.Module):

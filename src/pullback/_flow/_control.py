@@ -12,6 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import optimistix as optx
 
+from .._arguments import positive
 from .._inverse import MoorePenrose
 from .._pullback import at_point
 from ..solver import SVD
@@ -28,8 +29,7 @@ class MetricControl(eqx.Module):
     tolerance: float
 
     def __check_init__(self):
-        if not 0 < self.tolerance < float("inf"):
-            raise ValueError(f"MetricControl(tolerance={self.tolerance}): the tolerance must be positive and finite.")
+        positive("MetricControl", "tolerance", self.tolerance)
 
 
 class MetricController(dfx.AbstractAdaptiveStepSizeController):

@@ -6,10 +6,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._arguments import positive
 from .._composite import Batch, Composite
 from .._tree import structure
 from .._types import Params, Scalar
@@ -46,7 +46,7 @@ class LossBelow(AbstractEvent):
     level: float
 
     def __check_init__(self):
-        _positive("LossBelow", self.level)
+        positive("LossBelow", "level", self.level)
 
     def condition(self, t, params, problem, batch):
         return _log_ratio(problem.value(problem.outputs(params, batch.inputs), batch), self.level)
@@ -67,7 +67,7 @@ class GradientBelow(AbstractEvent):
     level: float
 
     def __check_init__(self):
-        _positive("GradientBelow", self.level)
+        positive("GradientBelow", "level", self.level)
 
     def condition(self, t, params, problem, batch):
         def value(moving):
@@ -117,11 +117,6 @@ class RankChange(eqx.Module):
     def __check_init__(self):
         if not 0 <= self.collapse < 1:
             raise ValueError(f"RankChange(collapse={self.collapse}): a factor in [0, 1), e.g. RankChange(1e-6).")
-
-
-def _positive(owner: str, level: Any) -> None:
-    if not isinstance(level, jax.core.Tracer) and not 0 < float(level) < float("inf"):
-        raise ValueError(f"{owner}(level={level}): the level must be positive and finite.")
 
 
 def _log_ratio(value: Scalar, level: Any) -> Scalar:

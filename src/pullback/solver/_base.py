@@ -23,6 +23,8 @@ class Whitened(eqx.Module):
 
     metric: PullbackMetric
     gauge: AbstractGauge
+    dense: Float[Array, "m P"] | None = None
+    """The rows without their grading, if a solver has formed them: products with them do not pass through the model."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -41,7 +43,7 @@ class Whitened(eqx.Module):
 
         - `eta`: a flat vector in orthonormal coordinates.
         """
-        return self.metric.mv(self.gauge.lower(eta))
+        return self.scale * self.unit_mv(eta)
 
     def rmv(self, y: Float[Array, " m"]) -> Flat:
         """Ãᵀ y.
@@ -50,11 +52,29 @@ class Whitened(eqx.Module):
 
         - `y`: a vector in the whitened space.
         """
-        return self.gauge.pull(self.metric.rmv(y))
+        return self.unit_rmv(self.scale * y)
+
+    def unit_mv(self, eta: Flat) -> Float[Array, " m"]:
+        """Ã η without the grading of the rows.
+
+        **Arguments:**
+
+        - `eta`: a flat vector in orthonormal coordinates.
+        """
+        return self.metric.unit_mv(self.gauge.lower(eta)) if self.dense is None else self.dense @ eta
+
+    def unit_rmv(self, y: Float[Array, " m"]) -> Flat:
+        """The transpose of `unit_mv`.
+
+        **Arguments:**
+
+        - `y`: a vector in the whitened space.
+        """
+        return self.gauge.pull(self.metric.unit_rmv(y)) if self.dense is None else self.dense.T @ y
 
     def unit_rows(self) -> Float[Array, "m P"]:
         """The rows without their grading, dense."""
-        return self.gauge.rows(self.metric.unit_rows())
+        return self.gauge.rows(self.metric.unit_rows()) if self.dense is None else self.dense
 
     def gram(self) -> Float[Array, "P P"]:
         """ÃᵀÃ, summed over blocks of samples."""

@@ -12,17 +12,16 @@ from jaxtyping import Array, Float
 
 from .._inverse import MoorePenrose, Tikhonov
 from .._types import Flat
-from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, whiten
+from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import dual_cost
-from ._gram import Damped, Eigen, damped, eigen, refine
-from ._structured import AbstractRows, DenseRows, OperatorRows, find, structured_kernel
+from ._structured import find, structured_kernel
+from ._symmetric import Damped, Eigen, damped, eigen, refine
 
 
 class DualFactors(AbstractFactors):
     """K by eigenvectors, or K + λ by Cholesky, and the rows it was made of."""
 
-    rows: AbstractRows
-    """Â."""
+    operator: Whitened
     scale: Float[Array, " m"]
     """e^ℓ, or one where the weights cancel; `gram` is that of diag(scale) Â."""
     grading: Float[Array, " m"]
@@ -65,10 +64,10 @@ class DualFactors(AbstractFactors):
 
         - `eta`: a flat vector.
         """
-        return self.scale * self.rows.mv(eta)
+        return self.scale * self.operator.unit_mv(eta)
 
     def _rmv(self, y: Array) -> Flat:
-        return self.rows.rmv(self.scale * y)
+        return self.operator.unit_rmv(self.scale * y)
 
     def _kernel(self, r: Array) -> Array:
         """(K + λ)⁺ r."""
@@ -97,9 +96,9 @@ class Dual(AbstractSolver):
         found = find(operator) if self.structured else None
         if found is None:
             unit = operator.unit_rows()
-            rows, kernel = DenseRows(unit), unit @ unit.T
+            rows, kernel = Whitened(metric, operator.gauge, unit), unit @ unit.T
         else:
-            rows, kernel = OperatorRows(operator), structured_kernel(metric, found)
+            rows, kernel = operator, structured_kernel(metric, found)
         graded = grading[:, None] * kernel * grading[None, :]
         if isinstance(inverse, Tikhonov):
             damping = jnp.asarray(inverse.damping, metric.dtype)

@@ -9,8 +9,8 @@ from .._inverse import Tikhonov
 from .._pullback import MEMORY
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import primal_cost
-from ._gram import Damped, Eigen, damped, eigen, refine
 from ._structured import WORKSPACE, find, structured_metric
+from ._symmetric import Damped, Eigen, damped, eigen, refine
 
 
 class PrimalFactors(AbstractFactors):

@@ -1,10 +1,8 @@
-r"""From a pullback metric to its factors (`_gram`), and the rows of \(\hat A\) as `Dual` needs them: dense, or as an operator beside a structured kernel.
+r"""From a pullback metric to its factors (`_gram`).
 
 Structure is used where the samples are independent, the metric has one root a sample, and the gauge is Euclidean; otherwise, and where
 no leaf of the model is understood, the generic route forms A.
 """
-
-import abc
 
 import equinox as eqx
 import jax
@@ -16,58 +14,11 @@ from .._gram import Factors, Layout, Walk, assemble, blocks, flops, kernel, layo
 from .._linearise import sum_over_samples
 from .._pullback import BlockRoot, PullbackMetric
 from .._tree import split
-from .._types import Flat
 from ._base import Whitened
 from ._cost import Setting
 
 WORKSPACE = 2**25
 """The bytes that the blocks of G of one chunk of samples may take: about what stays in the cache."""
-
-
-class AbstractRows(eqx.Module):
-    """Products with Â."""
-
-    @abc.abstractmethod
-    def mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Â η.
-
-        **Arguments:**
-
-        - `eta`: a flat vector.
-        """
-
-    @abc.abstractmethod
-    def rmv(self, y: Float[Array, " m"]) -> Flat:
-        """Âᵀ y.
-
-        **Arguments:**
-
-        - `y`: a vector on the rows.
-        """
-
-
-class DenseRows(AbstractRows):
-    """Â as a matrix."""
-
-    matrix: Float[Array, "m P"]
-
-    def mv(self, eta):
-        return self.matrix @ eta
-
-    def rmv(self, y):
-        return self.matrix.T @ y
-
-
-class OperatorRows(AbstractRows):
-    """Â by derivatives of the model."""
-
-    operator: Whitened
-
-    def mv(self, eta):
-        return self.operator.metric.unit_mv(self.operator.gauge.lower(eta))
-
-    def rmv(self, y):
-        return self.operator.gauge.pull(self.operator.metric.unit_rmv(y))
 
 
 def find(operator: Whitened, single: bool = False) -> Layout | None:

@@ -126,22 +126,3 @@ def gain(local: Local, d: Flat, value: Scalar) -> Scalar:
     expected, found = local.predicted(d), local.value - value
     nothing = (expected == 0) & (found == 0)
     return jnp.where(nothing, 1.0, jnp.where(expected > 0, found / jnp.where(expected > 0, expected, 1.0), jnp.nan))
-
-
-def positive(owner: str, name: str, value: Any, below: float = float("inf"), zero: bool = False) -> None:
-    """Refuse a number that is not positive and below a bound; traced numbers pass.
-
-    **Arguments:**
-
-    - `owner`, `name`: what to call it in the message.
-    - `value`: the number.
-    - `below`: the bound.
-    - `zero`: whether zero is allowed.
-    """
-    import jax.core
-
-    if isinstance(value, jax.core.Tracer):
-        return
-    if not (0 <= float(value) if zero else 0 < float(value)) or not float(value) < below:
-        bound = "finite" if below == float("inf") else f"below {below}"
-        raise ValueError(f"{owner}({name}={value}): {name} must be {'at least 0' if zero else 'positive'} and {bound}.")

@@ -11,10 +11,10 @@ from .._inverse import Tikhonov
 from .._types import Scalar
 from ..solver._base import AbstractFactors, Factorised, Spectrum
 from ..solver._dual import DualFactors
-from ..solver._gram import Eigen
 from ..solver._krylov import KrylovFactors
 from ..solver._primal import PrimalFactors
 from ..solver._svd import SVDFactors
+from ..solver._symmetric import Eigen
 
 
 class Redamped(AbstractFactors):

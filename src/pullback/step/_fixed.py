@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from .._arguments import positive
 from .._types import Scalar
-from ._base import AbstractStep, move, positive
+from ._base import AbstractStep, move
 
 
 class Fixed(AbstractStep):

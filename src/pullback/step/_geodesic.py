@@ -1,6 +1,7 @@
 """Second order: any rule, on curves along which the outputs move straight (`Local.curve`). One more product with the second derivative, the same factors."""
 
-from ._base import AbstractStep, positive
+from .._arguments import positive
+from ._base import AbstractStep
 
 
 class Geodesic(AbstractStep):

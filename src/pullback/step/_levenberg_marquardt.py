@@ -10,9 +10,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from .._arguments import positive
 from .._inverse import Tikhonov
 from .._types import Scalar
-from ._base import AbstractStep, Move, move, positive
+from ._base import AbstractStep, Move, move
 from ._damping import redamp
 
 

@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._base import AbstractStep, move, positive
+from .._arguments import positive
+from ._base import AbstractStep, move
 
 
 class LineSearch(AbstractStep):

@@ -8,7 +8,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ._base import AbstractStep, move, positive
+from .._arguments import positive
+from ._base import AbstractStep, move
 
 
 class TrustRegion(AbstractStep):
