@@ -53,8 +53,8 @@ def optimistix(params):
 
 def main():
     keys = jax.random.split(jax.random.key(0))
-    w, v = jax.random.normal(keys[0], (10, 8)) / 3, jax.random.normal(keys[1], (8, 1)) / 3
-    params = {"w": w, "b": jnp.zeros(8), "v": v, "c": jnp.zeros(1)}
+    draw = lambda key, *shape: jax.random.normal(key, shape) / 3
+    params = {"w": draw(keys[0], 10, 8), "b": jnp.zeros(8), "v": draw(keys[1], 8, 1), "c": jnp.zeros(1)}
     problem = pb.Composite(mlp, lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2)
     opt = pb.NaturalGradientDescent(problem, step=pb.step.Geodesic(pb.step.LevenbergMarquardt()))
 
@@ -72,8 +72,7 @@ def main():
     for rule in (pb.step.LineSearch(), pb.step.LevenbergMarquardt()):
         decay = lambda p: 0.05 * optax.tree.norm(p, squared=True)
         fit = pb.fit(pb.NaturalGradientDescent(problem, step=rule, penalty=decay), params, (x, y), 20)
-        share = fit.history["range_share"][-1]
-        print(f"with weight decay, {type(rule).__name__}: share of the gradient in the range {share:.4f}")
+        print(f"weight decay, {type(rule).__name__}: share of the gradient in the range {fit.history['range_share'][-1]:.4f}")
     picture(runs, PICTURE, "diabetes, 442 samples, 97 parameters", xscale="log", xlim=(1e-2, None), ylim=(None, 0.5))
 
 
