@@ -1,0 +1,194 @@
+"""What a claim is: a statement, where it was made, and the numbers that decide it.
+
+A claim is run in float64 from a key, against references that share no code with what they check. Each measured number is a `Row` with the bound it is held
+against and a role: it tests the statement as the source makes it, or as we correct it, or it is a control without which the others mean nothing. The verdict is
+computed from the rows, never written down beside them:
+
+| stated rows | corrected rows | verdict |
+|---|---|---|
+| all hold | - | holds |
+| not all hold | there are some, and all hold | holds with correction |
+| not all hold | none, or not all hold | does not hold |
+| none | - | not decidable here |
+
+A control that fails, or an error, leaves no verdict. `Claim.verdict` is the one on record; a run that comes to another is reported as such.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+
+class Verdict(enum.Enum):
+    """What became of a statement."""
+
+    HOLDS = "holds"
+    CORRECTED = "holds with correction"
+    FAILS = "does not hold"
+    OPEN = "not decidable here"
+
+
+class Role(enum.Enum):
+    """What a number is held against."""
+
+    STATED = "as stated"
+    CORRECTED = "as corrected"
+    CONTROL = "control"
+
+
+class Row(NamedTuple):
+    """One measured number, the bound it is held against, and whether it keeps to it."""
+
+    label: str
+    measured: float
+    relation: str
+    """One of ≤, ≥, =."""
+    bound: float
+    holds: bool
+    role: Role = Role.STATED
+
+
+class Budget(NamedTuple):
+    """How much may be spent."""
+
+    full: bool = False
+    """The sizes of the paper; if not, sizes that take seconds."""
+    seeds: int = 1
+    """How many repetitions where chance plays a part."""
+
+
+class Measured(NamedTuple):
+    """What a run gives."""
+
+    rows: tuple[Row, ...]
+    data: Mapping[str, Any] = {}
+    """Arrays and numbers for the figure, by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement that can be run.
+
+    **Arguments:**
+
+    - `name`: what to type to run it alone.
+    - `source`: the document, a key of `SOURCES`.
+    - `place`: where in it.
+    - `statement`: what is claimed, in our words, as the source has it.
+    - `verdict`: the verdict on record.
+    - `run`: makes the measurements from a budget and a key.
+    - `correction`: what is wrong in the source and what is right; the empty string if nothing is.
+    - `figure`: draws `Measured.data`; `None` if there is nothing to draw.
+    - `key_number`: the label of the row that stands for the claim in a summary; the first if left out.
+    """
+
+    name: str
+    source: str
+    place: str
+    statement: str
+    verdict: Verdict
+    run: Callable[[Budget, PRNGKeyArray], Measured]
+    correction: str = ""
+    figure: Callable[[Mapping[str, Any]], Any] | None = None
+    key_number: str = ""
+
+
+SOURCES = {
+    "invariance": "van Oostrum, Müller, Ay: Invariance properties of the natural gradient in overparametrised systems",
+    "abstract": "van Oostrum, Müller, Ay: the extended abstract of the same",
+    "depth": "Kerekes, Mészáros, Huszár: Depth without the magic",
+    "lecture": "Grosse: Neural net training dynamics, lecture 3",
+    "ours": "what the sources leave open",
+}
+"""The documents, by key: also the names of the folders here."""
+
+
+def at_most(label: str, measured: Any, bound: float, role: Role = Role.STATED) -> Row:
+    """A number that must be small.
+
+    **Arguments:**
+
+    - `label`: what was measured.
+    - `measured`: the number.
+    - `bound`: the largest it may be.
+    - `role`: what it is held against.
+    """
+    return Row(label, float(measured), "≤", bound, bool(measured <= bound), role)
+
+
+def at_least(label: str, measured: Any, bound: float, role: Role = Role.STATED) -> Row:
+    """A number that must be large.
+
+    **Arguments:**
+
+    - `label`: what was measured.
+    - `measured`: the number.
+    - `bound`: the smallest it may be.
+    - `role`: what it is held against.
+    """
+    return Row(label, float(measured), "≥", bound, bool(measured >= bound), role)
+
+
+def equals(label: str, measured: Any, expected: float, role: Role = Role.STATED) -> Row:
+    """A count.
+
+    **Arguments:**
+
+    - `label`: what was counted.
+    - `measured`: the number.
+    - `expected`: what it must be, exactly.
+    - `role`: what it is held against.
+    """
+    return Row(label, float(measured), "=", expected, bool(measured == expected), role)
+
+
+def judge(rows: Iterable[Row]) -> Verdict | None:
+    """The verdict that rows lead to; `None` if a control fails.
+
+    **Arguments:**
+
+    - `rows`: what was measured.
+    """
+    rows = tuple(rows)
+    by = {role: [row.holds for row in rows if row.role is role] for role in Role}
+    if not rows or not all(by[Role.CONTROL]):
+        return None
+    if not by[Role.STATED]:
+        return Verdict.OPEN
+    if all(by[Role.STATED]):
+        return Verdict.HOLDS
+    corrected = by[Role.CORRECTED]
+    return Verdict.CORRECTED if corrected and all(corrected) else Verdict.FAILS
+
+
+def generator(key: PRNGKeyArray) -> np.random.Generator:
+    """NumPy's generator from a key of JAX.
+
+    **Arguments:**
+
+    - `key`: a PRNG key.
+    """
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def distance(a: Any, b: Any) -> float:
+    """The norm of a - b relative to that of b; absolute if b is zero.
+
+    **Arguments:**
+
+    - `a`, `b`: arrays of one shape.
+    """
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
+
+
+def require_float64() -> None:
+    """Refuse to measure in float32."""
+    if jnp.result_type(float) != jnp.float64:
+        raise RuntimeError('claims are measured in float64: jax.config.update("jax_enable_x64", True) before any array is made.')
