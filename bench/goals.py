@@ -115,7 +115,7 @@ def _krylov(results: Results) -> float:
     found = results.get("krylov", {"error": "not run"})
     if "error" in found:
         raise KeyError(found["error"])
-    return found["plain"] / min(found["preconditioned"].values())
+    return found["plain"] / min(count for count in found["preconditioned"].values() if count is not None)
 
 
 def _error(threads: int, workload: str) -> Callable[[Results], float]:

@@ -185,8 +185,8 @@ def page(results: Results) -> str:
 
 
 def _krylov(found: dict[str, Any]) -> str:
-    lines = [["none", str(found["plain"])], *([k, str(v)] for k, v in found["preconditioned"].items())]
-    text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual of {found['tolerance']:g}.\n\n"
+    lines = [[name, str(count or "not reached")] for name, count in {"none": found["plain"], **found["preconditioned"]}.items()]
+    text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual of {found['residual']:g}, those that a sketch is built from included.\n\n"
     return text + _table(["preconditioner", "products"], lines, "lr")
 
 
