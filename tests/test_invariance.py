@@ -88,9 +88,15 @@ class Descent(eqx.Module):
         return jax.tree.map(lambda p, v: p - self.rate * v, params, ng.vector), state + 1, ng.stats
 
 
-def test_an_optimiser_with_its_problem_and_the_helper_for_test_suites():
-    found = testing.assert_invariant(PROBLEM, MODEL.params, BATCH, method=Descent(PROBLEM, 0.1), count=1)
+@pytest.mark.parametrize(
+    "method", [Descent(PROBLEM, 0.1), pb.NaturalGradientDescent(PROBLEM, step=pb.step.Fixed(0.1))], ids=["theirs", "ours"]
+)
+def test_an_optimiser_with_its_problem(method):
+    found = testing.assert_invariant(PROBLEM, MODEL.params, BATCH, method=method, count=1)
     assert found[0].model < 1e-9
+
+
+def test_what_the_helper_for_test_suites_refuses():
     with pytest.raises(AssertionError, match="not invariant: the directions differ by"):
         testing.assert_invariant(PROBLEM, MODEL.params, BATCH, method=optax.sgd(1.0), count=1)
     with pytest.raises(ValueError, match="no attribute problem"):
