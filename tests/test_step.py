@@ -136,6 +136,21 @@ def test_the_gain_of_a_quadratic_problem_is_one_and_damping_falls():
     close(flat(params) - np.asarray(normal(2, 2, seed=1)).ravel(), d)
 
 
+def test_step_can_be_jitted_by_hand_and_holds_arrays():
+    traces = []
+    model = lambda w, x: traces.append(0) or x @ w
+    problem = pb.Composite(model, lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2, measure=pb.Weights(jnp.asarray([0.2, 0.3, 0.5])))
+    opt = pb.NaturalGradientDescent(problem, inverse=pb.Tikhonov(jnp.asarray(0.1)))
+    params = normal(2, 2, seed=1)
+    expected = opt.step(params, opt.init(params), (X, Y))[0]
+    step = jax.jit(opt.step)
+    first = step(params, opt.init(params), (X, Y))[0]
+    count = len(traces)
+    again = step(params, opt.init(params), (X, Y))[0]
+    assert len(traces) == count and np.array_equal(first, again)
+    close(first, expected)
+
+
 def test_levenberg_marquardt_rejects_until_it_gains():
     """z = sin(20θ): the undamped step overshoots by far."""
     problem = pb.Composite(lambda p: jnp.sin(20 * p), lambda z: jnp.sum((z - 0.9) ** 2) / 2)

@@ -159,6 +159,11 @@ class NaturalGradientDescent(eqx.Module):
         self.momentum, self.constraint, self.penalty, self.memory = as_momentum(momentum), constraint, penalty, memory
         self.metric_batch = None if metric_batch is None else as_batch(metric_batch)
 
+    def __hash__(self) -> int:
+        # `jax.jit(opt.step)` hashes the optimiser, which may hold arrays (the weights of samples): those count by shape here, by value in `==`.
+        leaves, treedef = jax.tree.flatten(self)
+        return hash((treedef, tuple((x.shape, x.dtype.name) if eqx.is_array(x) else x for x in leaves)))
+
     def init(self, params: Params) -> DescentState:
         """The state before the first step.
 
