@@ -138,7 +138,9 @@ add(
 )
 add(
     "exponential family tree",
-    m.ExponentialFamily(lambda z: jnp.sum(jnp.exp(z["a"])) + half_square(z["b"]["c"]) * jnp.exp(z["a"][0])),
+    m.ExponentialFamily(
+        lambda z: jnp.sum(jnp.exp(z["a"])) + half_square(z["b"]["c"]) + jnp.exp(z["a"][0] + 0.3 * jnp.sum(z["b"]["c"]))
+    ),
     tree,
     lambda: tree(3),
 )

@@ -37,7 +37,14 @@ class DualFactors(AbstractFactors):
         return isinstance(self.gram, Eigen)
 
     def lifted(self, r):
-        return self._rmv(self._kernel(self.scale * r))
+        r = self.scale * r
+        solution = self._rmv(self._kernel(r))
+        if isinstance(self.gram, Damped):
+            return solution
+        # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)², and stays in the residual of K; the normal
+        # equations do not see it.
+        rest = self._rmv(r - self.scaled_mv(solution))
+        return solution + self._rmv(self.gram.apply(self.gram.apply(self.scaled_mv(rest))))
 
     def covector(self, g):
         gram, mv, rmv = self.gram, self.scaled_mv, self._rmv
