@@ -11,42 +11,24 @@ from matplotlib.figure import Figure
 import pullback as pb
 from pullback import testing
 
+from .gaussian import balls
+from .gaussian import draw as draw_balls
 from .rosenbrock import PROBLEM as ROSENBROCK
-from .rosenbrock import START
+from .rosenbrock import paths
 
 
 def rosenbrock() -> tuple[Figure, dict[str, float]]:
     """Gradient descent crawls along the valley; the proximal family goes straight on the outputs. With the loss at the end of each path."""
     height = jax.jit(lambda x: ROSENBROCK.loss(ROSENBROCK.model(x)))  # pyright: ignore[reportOptionalCall]
-    slope = jax.jit(jax.grad(height))
-    steps = {
-        "gradient descent, 0.001": (400, lambda x: x - 1e-3 * slope(x)),
-        "natural gradient, 0.1": (30, lambda x: pb.linearised_proximal_step(ROSENBROCK, x, weight=10.0).params),
-        "proximal, $\\lambda$ = 10": (30, lambda x: pb.proximal_step(ROSENBROCK, x, weight=10.0).params),
-        "damped Newton, $\\lambda$ = 10": (30, lambda x: pb.damped_newton_step(ROSENBROCK, x, weight=10.0).params),
-        "output descent, 0.1": (30, lambda x: pb.output_step(ROSENBROCK, x, step=0.1).params),
-    }
-    paths, losses = {}, {}
-    for name, (count, step) in steps.items():
-        path = [jnp.asarray(START)]
-        for _ in range(count):
-            path.append(step(path[-1]))
-        paths[name] = np.stack([np.asarray(x) for x in path])
-        losses[f"{name.replace('$', '').replace(chr(92), '')}, {count} steps"] = float(height(path[-1]))
-    return pb.plot.spaces(ROSENBROCK, paths, markers=True)[0], losses
+    found = paths()
+    plain = lambda name: name.replace("$", "").replace(chr(92), "")
+    losses = {f"{plain(name)}, {len(path) - 1} steps": float(height(jnp.asarray(path[-1]))) for name, path in found.items()}
+    return pb.plot.spaces(ROSENBROCK, found, markers=True)[0], losses
 
 
 def gaussians() -> Figure:
     """The half-plane of Gaussians: small steps of the mean matter more where the scale is small, for Fisher; not for Wasserstein."""
-    points = np.stack(np.meshgrid(np.linspace(-2, 2, 5), [0.3, 0.8, 1.4, 2.0]), axis=-1).reshape(-1, 2)
-    fisher = pb.Composite(lambda p: {"mean": p[0], "log_scale": jnp.log(p[1])}, lambda z: 0.0, pb.metric.GaussianMeanScale())
-    wasserstein = pb.Composite(lambda p: {"mean": p[0], "scale": p[1]}, lambda z: 0.0, pb.metric.WassersteinGaussian())
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    for ax, problem, name in zip(figure.subplots(1, 2), (fisher, wasserstein), ("Fisher", "Wasserstein"), strict=True):
-        matrices = [np.asarray(pb.pullback(problem, jnp.asarray(p)).matrix()) for p in points]
-        pb.plot.ellipses(points, matrices, radius=0.25, axes=ax)
-        ax.set(xlabel="mean", ylabel="standard deviation", title=f"{name}: balls of radius 0.25", aspect="equal", ylim=(0, 2.8))
-    return figure
+    return draw_balls(balls())
 
 
 def pulled_back() -> Figure:
