@@ -53,7 +53,7 @@ def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     results = tuple(save(result, folder, pictures) for result, pictures in (perform(claim, Budget()) for claim in CLAIMS))
     names = tuple(claim.name for claim in CLAIMS)
-    return page(Report(results, names, ("never-run",), Budget(), 12.0, "2026-01-01 00:00 UTC", versions()), folder)
+    return page(Report(results, names, ("never-run",), Budget(), "2026-01-01 00:00 UTC", versions()), folder)
 
 
 def test_the_page_is_escaped_and_asks_the_network_for_nothing(text):

@@ -55,9 +55,10 @@ def minimise(function: Callable[[Flat], Scalar], start: Flat, scale: Any, rtol: 
 
         def too_long(state):
             length, tries = state
-            # Near the end differences of values are rounding: accept a step that also shrinks the gradient.
+            # Near the end differences of values are rounding: accept a step that also shrinks the gradient. A divergence is small, but a
+            # sum of terms of order one, and rounded like these.
             new = function(x + length * step)
-            noise = 10 * jnp.finfo(x.dtype).eps * jnp.abs(value)
+            noise = 10 * jnp.finfo(x.dtype).eps * (1 + jnp.abs(value))
             fine = (new <= value + 1e-4 * length * decrease) | (
                 (new <= value + noise) & (jnp.linalg.norm(slope(x + length * step)) < jnp.linalg.norm(g))
             )

@@ -130,7 +130,8 @@ def _figure(result: Result, folder: Path) -> str:
     width, height = struct.unpack(">II", content[16:24])  # of a PNG, from its first chunk
     data = base64.b64encode(content).decode()
     alt = escape(result.alt, quote=True)
-    return f'<figure><img width="{width}" height="{height}" alt="{alt}" src="data:image/png;base64,{data}"></figure>\n'
+    wide = ' class="wide"' if width > 1.8 * height else ""
+    return f'<figure tabindex="0"><img{wide} width="{width}" height="{height}" alt="{alt}" src="data:image/png;base64,{data}"></figure>\n'
 
 
 def _table(role: Role, rows: list[Row]) -> str:

@@ -50,7 +50,6 @@ class Report:
     missing: tuple[str, ...]
     """Claims that have no result: of those chosen, if the run was interrupted; of the others, if they were never run."""
     budget: Budget
-    seconds: float
     date: str
     versions: dict[str, str]
 
@@ -69,8 +68,9 @@ class Report:
         """The run in one line."""
         chosen = [result for result in self.results if result.name in self.chosen]
         agree, rows = sum(result.agrees for result in chosen), sum(len(result.rows) for result in chosen)
+        work = sum(result.seconds for result in chosen)
         cut = "" if self.complete else f" Interrupted: {len(self.chosen) - len(chosen)} of {len(self.chosen)} were not finished."
-        return f"{agree} of {len(chosen)} verdicts are those on record ({rows} measured numbers, {self.seconds:.0f} s).{cut}"
+        return f"{agree} of {len(chosen)} verdicts are those on record ({rows} measured numbers, {work:.0f} s of work).{cut}"
 
     def json(self) -> str:
         """As JSON, without the data of the figures."""
@@ -97,7 +97,6 @@ def reproduce(names: Sequence[str], registry: str, folder: Path, budget: Budget,
     - `budget`: how much may be spent.
     - `watcher`: is told how it goes.
     """
-    clock = time.monotonic()
     claims: Mapping[str, Claim] = importlib.import_module(registry).claims()
     chosen = tuple(names) or tuple(claims)
     store = folder / "claims"
@@ -133,7 +132,7 @@ def reproduce(names: Sequence[str], registry: str, folder: Path, budget: Budget,
     together = found | others
     results = tuple(together[name] for name in claims if name in together)
     missing = tuple(name for name in claims if name not in together)
-    return Report(results, chosen, missing, budget, time.monotonic() - clock, now(), versions())
+    return Report(results, chosen, missing, budget, now(), versions())
 
 
 def _look(

@@ -60,6 +60,8 @@ footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1re
   .rows td:last-child { margin-left: auto; }
   .claimname { white-space: normal; overflow-wrap: anywhere; font-weight: 600; }
   .place { flex: 0 0 100%; order: 3; }
+  figure { overflow-x: auto; }
+  figure img.wide { max-width: none; width: 40rem; }
   td.number, .rows td.number { text-align: left; width: auto; }
   td.number[data-label]::before { content: attr(data-label) " "; color: var(--soft); }
 }

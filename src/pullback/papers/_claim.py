@@ -113,7 +113,7 @@ class Claim:
 
 SOURCES = {
     "invariance": "van Oostrum, Müller, Ay: Invariance properties of the natural gradient in overparametrised systems",
-    "abstract": "van Oostrum, Müller, Ay: the extended abstract of the same",
+    "abstract": "van Oostrum, Ay: Parametrisation independence of the natural gradient in overparametrised systems (extended abstract)",
     "depth": "Kerekes, Mészáros, Huszár: Depth without the magic",
     "lecture": "Grosse: Neural net training dynamics, lecture 3",
     "ours": "what the sources leave open",

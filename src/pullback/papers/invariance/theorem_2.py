@@ -103,11 +103,11 @@ def compare(theta: Array, f: Diffeomorphism) -> dict[str, float]:
     problem = pb.Composite(phi, loss=loss, metric=METRIC)
     twin = pb.Composite(Composition(phi, f), loss=loss, metric=METRIC)
     old, new = pb.natural_gradient(problem, xi), pb.natural_gradient(twin, theta)
-    tangent = np.asarray(_jacobian(f, theta))
+    tangent = np.asarray(jacobian(f, theta))
     back = np.linalg.inv(tangent)
     gauged = pb.natural_gradient(problem, xi, inverse=pb.MoorePenrose(gauge=jnp.asarray(back.T @ back)))
     mapped, y = tangent @ np.asarray(new.vector), np.asarray(old.vector)
-    a = np.linalg.cholesky(np.asarray(matrix(phi(xi)))).T @ np.asarray(_jacobian(phi, xi))
+    a = np.linalg.cholesky(np.asarray(matrix(phi(xi)))).T @ np.asarray(jacobian(phi, xi))
     return {
         "model": distance(new.pushforward, old.pushforward),
         "parameters": distance(mapped, y),
@@ -131,10 +131,10 @@ def proper(theta: Array, f: Diffeomorphism) -> float:
     """
     old = pb.natural_gradient(pb.Composite(outer, loss=loss, metric=METRIC), f(theta))
     new = pb.natural_gradient(pb.Composite(Composition(outer, f), loss=loss, metric=METRIC), theta)
-    return distance(np.asarray(_jacobian(f, theta)) @ np.asarray(new.vector), old.vector)
+    return distance(np.asarray(jacobian(f, theta)) @ np.asarray(new.vector), old.vector)
 
 
-_jacobian = eqx.filter_jit(lambda f, at: jax.jacfwd(f)(at))
+jacobian = eqx.filter_jit(lambda f, at: jax.jacfwd(f)(at))
 
 
 def comparisons(budget: Budget, key: PRNGKeyArray) -> dict[str, list[dict[str, float]]]:

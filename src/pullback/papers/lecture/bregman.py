@@ -104,7 +104,7 @@ CLAIMS = (
     Claim(
         name="bregman-order",
         source="lecture",
-        place="Bregman divergence, slide 28",
+        place="Bregman divergence, examples",
         statement="If z are the natural parameters of an exponential family and φ its log-partition function, then D_φ is the KL divergence.",
         verdict=Verdict.CORRECTED,
         run=run,
@@ -114,7 +114,7 @@ CLAIMS = (
     Claim(
         name="bregman-convex",
         source="lecture",
-        place="Bregman divergence, slide 29",
+        place="Bregman divergence, its Hessian",
         statement="If the loss is convex in the outputs we can choose φ = L, and the Gauss-Newton Hessian is the metric.",
         verdict=Verdict.CORRECTED,
         run=run_convex,

@@ -93,7 +93,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 CLAIM = Claim(
     name="true-fisher",
     source="lecture",
-    place="Fisher information matrix, slides 30 to 33",
+    place="Fisher information matrix",
     statement="The pullback of the Fisher metric is the covariance of the scores over targets drawn from the model, and the Gauss-Newton Hessian. "
     "The empirical Fisher matrix, from the training targets, is neither.",
     verdict=Verdict.HOLDS,

@@ -251,7 +251,7 @@ def _loss(z):
 CLAIM = Claim(
     name="gaussian-coordinates",
     source="lecture",
-    place="Fisher metric for univariate Gaussians, slides 15 to 17",
+    place="KL divergence and Fisher metric, univariate Gaussians",
     statement="The Hessian of KL, in whichever argument, is the Fisher matrix, the covariance of the scores. It is one metric, in whatever "
     "coordinates: the natural gradient of a Gaussian is one direction in all of them.",
     verdict=Verdict.HOLDS,

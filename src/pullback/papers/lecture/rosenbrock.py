@@ -160,7 +160,7 @@ CLAIMS = (
     Claim(
         name="rosenbrock",
         source="lecture",
-        place="Motivating example, slides 3 to 5 and 20",
+        place="Motivating example, and the pullback metric revisited",
         statement="The Rosenbrock function is L(f(x)) with a quadratic L: gradient descent on the outputs would arrive instantly.",
         verdict=Verdict.CORRECTED,
         run=run,
@@ -171,7 +171,7 @@ CLAIMS = (
     Claim(
         name="rosenbrock-valley",
         source="lecture",
-        place="Motivating example, slide 3",
+        place="Motivating example",
         statement="Gradient descent on the Rosenbrock function bounces across the valley and gets stuck.",
         verdict=Verdict.HOLDS,
         run=run_valley,
