@@ -39,7 +39,7 @@ def test_the_quick_run_comes_to_the_verdict_on_record(name):
 @pytest.mark.parametrize("name", CLAIMS)
 def test_what_a_claim_says_about_itself(name):
     claim = CLAIMS[name]
-    assert claim.source in SOURCES and claim.place and claim.statement.endswith(".")
+    assert claim.source in SOURCES and claim.place and claim.statement.endswith((".", ".)"))
     assert bool(claim.correction) == (claim.verdict is Verdict.CORRECTED)
 
 

@@ -25,22 +25,26 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """
     rng = generator(key)
     params = jnp.asarray(rng.standard_normal(8))
-    metric = pb.pullback(PROBLEM, params, BATCH)
     j = np.asarray(jax.jacfwd(lambda p: network(p, INPUTS))(params))
+
+    @jax.jit
+    def look(u, v, c):
+        metric = pb.pullback(PROBLEM, params, BATCH)
+        flat = metric.flat(v)
+        return metric.pushforward(v), metric.pull(c), metric.inner(u, v), flat, metric.sharp(flat)
+
     found: dict[str, list[float]] = {name: [] for name in ("adjoint", "inner", "musical", "plain")}
     for _ in range(5 * budget.seeds):
         u, v, c = rng.standard_normal(8), rng.standard_normal(8), rng.standard_normal(10)
-        pushed, pulled = np.asarray(metric.pushforward(jnp.asarray(v))), np.asarray(metric.pull(jnp.asarray(c)))
-        found["adjoint"].append(abs(pulled @ v - c @ pushed) / abs(c @ pushed))
-        found["inner"].append(
-            abs(float(metric.inner(jnp.asarray(u), jnp.asarray(v))) - (j @ u) @ (j @ v) / 10)
-            / (np.linalg.norm(j @ u) * np.linalg.norm(j @ v))
-        )
-        flat = metric.flat(jnp.asarray(v))
-        found["musical"].append(distance(metric.sharp(flat), v))
+        pushed, pulled, inner, flat, back = (np.asarray(x) for x in look(*map(jnp.asarray, (u, v, c))))
+        size = np.linalg.norm(j @ u) * np.linalg.norm(j @ v) / 10
+        found["adjoint"].append(abs(pulled @ v - c @ pushed) / (np.linalg.norm(c) * np.linalg.norm(pushed)))
+        found["inner"].append(abs(float(inner) - (j @ u) @ (j @ v) / 10) / size)
+        found["musical"].append(distance(back, v))
         found["plain"].append(distance(flat, v))
     ng = pb.natural_gradient(PROBLEM, params, BATCH)
-    gradient = distance(metric.sharp(ng.covector), ng.vector)
+    sharp = jax.jit(lambda g: pb.pullback(PROBLEM, params, BATCH).sharp(g))
+    gradient = distance(sharp(ng.covector), ng.vector)
     return Measured(
         (
             at_most(

@@ -74,17 +74,20 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     bregman = lambda z, z0: entropy(z) - entropy(z0) - jnp.vdot(jax.grad(entropy)(z0), z - z0)
     problem = pb.Composite(lambda p, x: logits(p, x), metric=pb.metric.Bernoulli())
     plain = pb.Composite(problem.model, loss=lambda z, y: (z - y) ** 2 / 2)
+
+    @jax.jit
+    def look(v):
+        ours = [ravel_pytree(pb.pullback(one, PARAMS, (X, LABELS)).flat(unravel(v)))[0] for one in (plain, problem)]
+        gauss = ravel_pytree(pb.generalised_gauss_newton(problem, PARAMS, unravel(v), (X, LABELS)))[0]
+        theirs = pullback_mvp(f, half, w, v), gnhvp(f, squared, w, v), pullback_mvp(f, bregman, w, v), gnhvp(f, entropy, w, v)
+        return [*ours, gauss, *theirs]
+
     found: dict[str, list[float]] = {name: [] for name in ("euclidean", "library", "gauss", "squared", "bregman", "other")}
     for v in generator(key).standard_normal((5 * budget.seeds, w.size)):
-        v = jnp.asarray(v)
-        e, s, b, c = (
-            np.asarray(x)
-            for x in (pullback_mvp(f, half, w, v), gnhvp(f, squared, w, v), pullback_mvp(f, bregman, w, v), gnhvp(f, entropy, w, v))
-        )
-        product = lambda problem, v=v: _flat(pb.pullback(problem, PARAMS, (X, LABELS)).flat(unravel(v)))
-        found["euclidean"].append(distance(product(plain), e))
-        found["library"].append(distance(product(problem), b))
-        found["gauss"].append(distance(_flat(pb.generalised_gauss_newton(problem, PARAMS, unravel(v), (X, LABELS))), c))
+        flat, fisher, gauss, e, s, b, c = (np.asarray(x) for x in look(jnp.asarray(v)))
+        found["euclidean"].append(distance(flat, e))
+        found["library"].append(distance(fisher, b))
+        found["gauss"].append(distance(gauss, c))
         found["squared"].append(distance(s, e))
         found["bregman"].append(distance(c, b))
         found["other"].append(distance(c, e))
@@ -104,10 +107,6 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             ),
         )
     )
-
-
-def _flat(tree) -> np.ndarray:
-    return np.asarray(ravel_pytree(tree)[0])
 
 
 CLAIM = Claim(
