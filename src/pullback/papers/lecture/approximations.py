@@ -139,14 +139,14 @@ def draw(data: Mapping[str, Any]) -> Any:
     for (name, label), colour, marker in zip(labels.items(), COLOURS, "osD^v", strict=False):
         slope = order(data[name])
         style = "--" if name.startswith("quadratic") else "-"
-        axes.loglog(h, data[name] / data[name][0], style, marker=marker, color=colour, ms=5, label=f"{label}: {slope:.2f}")
+        axes.loglog(h, data[name], style, marker=marker, color=colour, ms=5, label=f"{label}: order {slope:.2f}")
+    low = min(float(data[name].min()) for name in labels)
     for slope in (2, 3):
-        axes.loglog(h, 1.3 * h**slope, color="0.6", ls=":", lw=1)
-        axes.annotate(f"slope {slope}", (h[-1], 1.3 * h[-1] ** slope), fontsize=8, color="0.4", va="bottom")
+        guide = low * (h / h[-1]) ** slope / 2
+        axes.loglog(h, guide, color="0.6", ls=":", lw=1)
+        axes.annotate(f"slope {slope}", (h[0], guide[0]), fontsize=8, color="0.4", ha="right", va="bottom")
     axes.set(
-        xlabel="1/λ, relative to the largest",
-        ylabel="distance from the proximal point, relative",
-        title="Orders of the three approximations",
+        xlabel="1/λ, relative to the largest", ylabel="distance from the proximal point", title="Orders of the three approximations"
     )
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

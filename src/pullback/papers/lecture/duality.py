@@ -38,8 +38,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         u, v, c = rng.standard_normal(8), rng.standard_normal(8), rng.standard_normal(10)
         pushed, pulled, inner, flat, back = (np.asarray(x) for x in look(*map(jnp.asarray, (u, v, c))))
         size = np.linalg.norm(j @ u) * np.linalg.norm(j @ v) / 10
-        found["adjoint"].append(abs(pulled @ v - c @ pushed) / (np.linalg.norm(c) * np.linalg.norm(pushed)))
-        found["inner"].append(abs(float(inner) - (j @ u) @ (j @ v) / 10) / size)
+        found["adjoint"].append(float(abs(pulled @ v - c @ pushed) / (np.linalg.norm(c) * np.linalg.norm(pushed))))
+        found["inner"].append(float(abs(inner - (j @ u) @ (j @ v) / 10) / size))
         found["musical"].append(distance(back, v))
         found["plain"].append(distance(flat, v))
     ng = pb.natural_gradient(PROBLEM, params, BATCH)
