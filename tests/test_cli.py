@@ -74,7 +74,11 @@ def test_what_agrees_with_the_record_is_printed_and_written_and_not_run_again(re
     assert again.exit_code == 0 and "2 of 2 claims were finished before" in again.output
     assert runs(folder, "good") == runs(folder, "corrected") == 1
     other = reproduce("good", "--seeds", "2")  # another budget
-    assert other.exit_code == 0 and "made with another budget" in other.output and runs(folder, "good") == 2
+    assert (
+        other.exit_code == 0
+        and "made with another budget, version or source are not used again: good." in other.output
+        and runs(folder, "good") == 2
+    )
 
 
 def test_what_differs_raises_or_dies_does_not_stop_the_rest(reproduce, folder):

@@ -52,7 +52,7 @@ def run(script, folder, arguments=()):
 
 
 # Half a minute or more each, nearly all of it compiling.
-SLOW = {"invariance.py", "flows.py", "kernels.py", "digits.py", "diabetes.py", "plan.py"}
+SLOW = {"lecture3.py", "invariance.py", "flows.py", "kernels.py", "digits.py", "diabetes.py", "plan.py"}
 SCRIPTS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
 
 

@@ -139,7 +139,7 @@ def _look(
     claims: Mapping[str, Claim], names: Sequence[str], store: Path, budget: Budget, watcher: Watcher | None
 ) -> tuple[dict[str, Result], dict[str, float]]:
     """Results that can be used again, and how long each claim took, whatever its stamp."""
-    found, seconds = {}, {}
+    found, seconds, outdated = {}, {}, []
     for name in names:
         try:
             result = load(store, name)
@@ -153,8 +153,10 @@ def _look(
             seconds[name] = result.seconds
         if result.error is None and result.stamp == stamp(claims[name], budget):
             found[name] = result
-        elif watcher is not None and result.error is None:
-            watcher.note(f"{name} is run again: its result was made with another budget, version or source.")
+        elif result.error is None:
+            outdated.append(name)
+    if outdated and watcher is not None:
+        watcher.note(f"Results made with another budget, version or source are not used again: {', '.join(outdated)}.")
     return found, seconds
 
 
