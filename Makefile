@@ -34,7 +34,7 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-reproduce: $(STAMP)-run ## run the worked examples, print what holds, write report/index.html
+reproduce: $(STAMP)-run ## run the claims of the sources, print what holds, write report/index.html
 	@$(BIN)/pullback reproduce
 
 test: lint ## format, lint, types, then the tests

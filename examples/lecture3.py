@@ -1,7 +1,7 @@
 """The pictures of lecture 3 (Grosse): Rosenbrock in both spaces, Gaussian ellipses, pulling back a metric, units, distance of functions.
 
 `python examples/lecture3.py folder` saves `rosenbrock.png`, `gaussians.png`, `pullback.png`, `units.png` and `distance.png` there.
-How they are drawn: `pullback.papers.lecture.pictures`.
+They are those of the claims in `pullback.papers.lecture`, which hold the numbers against bounds.
 """
 
 import sys
@@ -9,23 +9,29 @@ from pathlib import Path
 
 import jax
 
-from pullback.papers.lecture import pictures
+from pullback import papers
 
 jax.config.update("jax_enable_x64", True)
+PICTURES = {
+    "rosenbrock": "rosenbrock",
+    "gaussians": "gaussian-coordinates",
+    "pullback": "pullback-metric",
+    "units": "units",
+    "distance": "function-distance",
+}
 
 
 def main(folder: Path) -> int:
-    rosenbrock, losses = pictures.rosenbrock()
-    units, changes = pictures.units()
-    figures = {"rosenbrock": rosenbrock, "gaussians": pictures.gaussians(), "pullback": pictures.pulled_back()}
-    figures |= {"units": units, "distance": pictures.functions()}
-    for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png", dpi=150)
+    data = {}
+    for name, claim in PICTURES.items():
+        chosen = papers.claims()[claim]
+        data[name] = chosen.measure().data
+        chosen.figure(data[name]).savefig(folder / f"{name}.png", dpi=150)
         print(f"{name}.png")
-    print("Rosenbrock, loss at the end of each path:")
-    for name, loss in losses.items():
-        print(f"  {name:<40}{loss:.2e}")
-    plain, natural = (changes[kind, "seconds"] / changes[kind, "minutes"] for kind in (False, True))
+    print("Rosenbrock, end of each path:")
+    for name, path in data["rosenbrock"]["paths"].items():
+        print(f"  {name.replace('$', ''):<40}({path[-1][0]:.3f}, {path[-1][1]:.3f}) after {len(path) - 1} steps")
+    plain, natural = data["units"]["ratios"].values()
     print(f"minutes to seconds: the step of the function changes by {plain:.6g} (gradient), {natural:.6g} (natural gradient)")
     return 0 if abs(plain - 3600) < 1e-6 and abs(natural - 1) < 1e-12 else 1
 

@@ -1,6 +1,5 @@
-"""Lemma 1, Theorems 1 and 2 and the other worked examples: what was checked, and by how much it is off. Exit code 1 if anything fails.
-
-Name examples to run only those: `python examples/theorems.py theorem-1 figure-eight`.
+"""Lemma 1, Theorems 1 and 2 and the other claims of the sources: what was checked, and by how much it is off. Exit code 1 if a verdict is not the one on
+record. Name claims to run only those: `python examples/theorems.py theorem-1 example-2`. (`pullback reproduce` does the same with a report.)
 """
 
 import sys
@@ -8,27 +7,30 @@ import time
 
 import jax
 
-from pullback.papers import EXAMPLES
+from pullback import papers
 
 jax.config.update("jax_enable_x64", True)
 
 
 def main(names: list[str]) -> int:
-    known = {example.name: example for example in EXAMPLES}
+    known = papers.claims()
     if unknown := [name for name in names if name not in known]:
         print(f"unknown: {', '.join(unknown)}. There are: {', '.join(known)}.", file=sys.stderr)
         return 2
-    failed = total = 0
-    for example in [known[name] for name in names] or EXAMPLES:
-        print(f"\n{example.name}  ({example.source})\n  {example.statement}")
+    chosen = [known[name] for name in names] or list(known.values())
+    agreeing = 0
+    for claim in chosen:
+        print(f"\n{claim.name}  ({papers.SOURCES[claim.source]}, {claim.place})\n  {claim.statement}")
         start = time.perf_counter()
-        for label, measured, bound, holds in example.run():
-            sign = "=" if measured == bound else "≤" if (measured < bound) == holds else "≥"
-            print(f"  {'holds' if holds else 'FAILS'}  {measured:9.3g} {sign} {bound:<7.3g}  {label}", flush=True)
-            total, failed = total + 1, failed + (not holds)
-        print(f"  {time.perf_counter() - start:.1f} s")
-    print(f"\n{total - failed} of {total} measured numbers keep to their bounds.")
-    return 1 if failed else 0
+        rows = claim.measure().rows
+        for row in rows:
+            says = f"{'holds' if row.holds else 'FAILS'}  {row.measured:9.3g} {row.relation} {row.bound:<7.3g}"
+            print(f"  {says}  {row.label} ({row.role.value})", flush=True)
+        verdict = papers.judge(rows)
+        print(f"  {verdict.value if verdict else 'no verdict'}, {time.perf_counter() - start:.1f} s")
+        agreeing += verdict is claim.verdict
+    print(f"\n{agreeing} of {len(chosen)} verdicts are those on record.")
+    return 0 if agreeing == len(chosen) else 1
 
 
 if __name__ == "__main__":

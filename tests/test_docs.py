@@ -24,10 +24,10 @@ MODULES = (
 
 
 def exports(module: str) -> dict[str, object]:
-    """The public names a package hands out, read from the imports of its `__init__`."""
+    """The public names a package hands out, read from the imports of its `__init__`, or of the stub of a lazy one."""
     loaded = importlib.import_module(module)
-    names = set()
-    for node in ast.walk(ast.parse(Path(loaded.__file__).read_text())):
+    names, stub = set(), Path(loaded.__file__).with_suffix(".pyi")
+    for node in ast.walk(ast.parse((stub if stub.exists() else Path(loaded.__file__)).read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             names |= {alias.asname or alias.name for alias in node.names}
     return {name: getattr(loaded, name) for name in sorted(names) if not name.startswith("_")}

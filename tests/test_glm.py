@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.papers.models import glm, saturation
+from pullback.papers.ours import glm, saturation
 
 NAMES = sorted(glm.FAMILIES)
 

@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str] | str] = {
     "_types": set(),
     "_tree": {"_types"},
     "_arguments": set(),
+    "_lazy": set(),
     "_results": set(),
     "_tangent": VOCABULARY,
     "_measure": VOCABULARY,

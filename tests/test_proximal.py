@@ -152,3 +152,19 @@ def test_gradient_descent_on_the_outputs():
     square = pb.Composite(lambda x: x**2, lambda z: jnp.sum(z))
     with pytest.raises(RuntimeError, match="not invertible near the point"):
         pb.output_step(square, jnp.ones(2), step=5.0)
+
+
+def test_mirror_steps_of_a_divergence_stay_exact_when_they_are_short():
+    """KL near its zero is a small sum of terms of order one: its rounding must not stop the inner minimisation."""
+    plain = pb.Composite(lambda p: p, loss=logits_loss)
+
+    def divergence(u, w):
+        a, b = logits(u, X), logits(w, X)
+        up, down = jax.nn.log_sigmoid(a) - jax.nn.log_sigmoid(b), jax.nn.log_sigmoid(-a) - jax.nn.log_sigmoid(-b)
+        return jnp.mean(jax.nn.sigmoid(a) * up + jax.nn.sigmoid(-a) * down)
+
+    g = flat(jax.grad(logits_loss)(PARAMS))
+    for weight in (1e3, 1e4, 1e5):
+        u = pb.mirror_step(plain, PARAMS, weight=weight, mirror=pb.DivergenceMirror(divergence)).params
+        residual = flat(jax.grad(divergence)(u, PARAMS)) + g / weight
+        assert np.linalg.norm(residual) <= 1e-8 * np.linalg.norm(g) / weight

@@ -9,7 +9,7 @@ The problem \(\varphi\) at \(\theta\) and \(\psi = \varphi \circ f\) at \(\xi = 
 | on the parameters (Definition 6) | \(u\) with \(F w\) | not equal if overparametrised |
 | the same, in the gauge \(F^{-\top}F^{-1}\) (Remark 2) | \(u_{\text{gauge}}\) with \(F w\) | equal |
 | parametrisation independence (Definition 4) | \(J u\) with \(J F w\) for the cubic map, \(F = 0\) | not equal, ever (Proposition 2) |
-| a finite step \(h\) | \(z(\theta + hu)\) with \(z(f(\xi + hw))\) | \(O(h^2)\); exactly 0 if \(f\) is affine |
+| a finite step \(h\) | \(z(\theta + hu)\) with \(z(f(\xi + hw))\) | \(O(h^2)\); exactly 0 if \(f\) is affine and \(u = Fw\): \(G\) invertible, or \(f\) an isometry |
 | a fixed time, \(n\) steps of \(T/n\) | the ends | \(O(1/n)\): the flow is invariant |
 
 For a method that is not invariant, as gradient descent, the finite step differs at \(O(h)\) and the ends by as much as the flows do, \(O(1)\). Numbers

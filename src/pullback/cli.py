@@ -1,7 +1,10 @@
 """The command line. Nothing heavy is imported before a command needs it."""
 
+import difflib
+import enum
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +13,10 @@ try:
 except ModuleNotFoundError:
     sys.exit("The command line needs typer and rich: pip install 'pullback[cli]'.")
 
+REGISTRY = "pullback.papers"
+
 app = typer.Typer(
-    help="Exact natural gradients: run the worked examples, and see what holds.",
+    help="Exact natural gradients: run the claims of the sources, and see what holds.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -19,53 +24,62 @@ app = typer.Typer(
 )
 
 
+class Size(enum.Enum):
+    """How much may be spent."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+SEEDS = {Size.QUICK: 1, Size.FULL: 5}
+
+
 @app.command()
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Which examples (see `pullback claims`); all if left out.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder the report is written to.")] = Path("report"),
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[CLAIM]...", help="Which claims (see `pullback claims`); all if left out.")
+    ] = None,
+    budget: Annotated[Size, typer.Option(help="quick: minutes, small sizes. full: the sizes of the papers.")] = Size.QUICK,
+    out: Annotated[Path, typer.Option(help="The folder for results and report.")] = Path("report"),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions where chance plays a part; 1 if quick, 5 if full.", show_default=False)
+    ] = None,
 ) -> None:
-    """Run the worked examples, print what holds, write a report. Exit code 1 if anything does not hold."""
-    if out.exists() and not out.is_dir():
-        raise typer.BadParameter(f"{out} is a file; name a folder.", param_hint="--out")
+    """Run claims, print what holds, write a report.
+
+    What is finished is kept in the folder: after Ctrl-C the same command goes on from there. Exit code 1 if a verdict differs from the one on record, 2 if
+    the command cannot be run as given, 130 after Ctrl-C.
+    """
+    _writable(out)
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from ._report import page, run, show
+    from ._report import Screen, page, publish, show
+    from ._report import reproduce as run
+    from .papers import Budget
 
-    _float64()
-    examples = _chosen(names)
-    terminal = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
-        task = progress.add_task("", total=len(examples))
-        started = iter(range(len(examples)))
-        report = run(examples, before=lambda example: progress.update(task, completed=next(started), description=example.name))
-
+    chosen = _known(names or [])
+    size = Budget(budget is Size.FULL, SEEDS[budget] if seeds is None else seeds)
+    errors = Console(stderr=True)
+    with Screen(errors) as screen:
+        report = run(chosen, REGISTRY, out, size, screen)
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=132)
-    show(report, console)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(report.json(), encoding="utf-8")
-    (out / "index.html").write_text(page(report), encoding="utf-8")
-    typer.echo(f"Report: {out / 'index.html'}")
+    show(report, console if console.is_terminal else Console(width=132))
+    typer.echo(f"Report: {publish(report, out, page)}")
     if not report.complete:
         raise typer.Exit(130)
-    if not report.holds:
+    if report.differing:
         raise typer.Exit(1)
 
 
 @app.command()
 def claims() -> None:
-    """List the examples: name and source."""
+    """List the claims: name, verdict on record, statement."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("name", "source", "statement", box=None, pad_edge=False)
-    for example in _chosen(None):
-        table.add_row(example.name, example.source, example.statement)
+    from ._report import listing
+
     console = Console()
-    (console if console.is_terminal else Console(width=160)).print(table)
+    listing(_registry(), console if console.is_terminal else Console(width=160))
 
 
 @app.command()
@@ -79,19 +93,33 @@ def bench(
     raise typer.Exit(subprocess.run([sys.executable, "-m", "bench", *(["--quick"] if quick else [])], check=False).returncode)
 
 
-def _chosen(names: list[str] | None) -> list:
-    from .papers import EXAMPLES
+def _registry() -> dict:
+    import importlib
 
-    known = {example.name: example for example in EXAMPLES}
-    if unknown := [name for name in names or () if name not in known]:
-        raise typer.BadParameter(f"unknown: {', '.join(unknown)}. There are: {', '.join(known)}.", param_hint="NAMES")
-    return [known[name] for name in names] if names else list(EXAMPLES)
+    return importlib.import_module(REGISTRY).claims()
 
 
-def _float64() -> None:
-    import jax
+def _known(names: Iterable[str]) -> list[str]:
+    """The names without repetition; those that are no claims are refused, with those they may have been meant for."""
+    known = _registry()
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=3, cutoff=0.5)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise typer.BadParameter(f"there is no claim {name!r}.{hint} `pullback claims` lists them.", param_hint="CLAIM")
+    return list(dict.fromkeys(names))
 
-    jax.config.update("jax_enable_x64", True)
+
+def _writable(out: Path) -> None:
+    """Refuse a folder that results cannot be written to, before anything is run."""
+    store = out / "claims"
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        probe = store / ".probe.tmp"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write to {store}: {error.strerror}. Name another folder.", param_hint="--out") from error
 
 
 def main() -> None:

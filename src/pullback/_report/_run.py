@@ -1,151 +1,192 @@
-"""Run examples and keep what they measured. An example that raises is an outcome too, and does not stop the others."""
+"""Run claims, keep what is finished, and make a report of it.
+
+A claim with a whole result of the same stamp in the folder is not run again; one that raised, or whose file is damaged, is. The longest go first, as far as
+earlier results tell, so that the processes end together.
+"""
 
 import dataclasses
-import datetime
-import importlib.metadata
+import importlib
 import json
-import math
-import platform
+import os
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from ..papers import Budget, Claim
+from ._perform import describe
+from ._result import Damaged, Result, load, save, write_whole
+from ._stamp import now, stamp, versions
+from ._workers import Worker, run_all
 
-class Example(Protocol):
-    """What can be run: a statement, where it was made, and how to measure it."""
 
-    @property
-    def name(self) -> str:
-        """What to type to run it alone."""
+class Watcher(Protocol):
+    """What is told about a run while it lasts."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
         ...
 
-    @property
-    def source(self) -> str:
-        """Where the statement was made."""
+    def begin(self, total: int, done: int) -> None:
+        """How many claims there are, and how many were finished before."""
         ...
 
-    @property
-    def statement(self) -> str:
-        """What is claimed, in a sentence or two."""
+    def finished(self, result: Result) -> None:
+        """A claim is done."""
         ...
 
-    def run(self) -> Iterable[tuple[str, float, float, bool]]:
-        """The rows `(label, measured, bound, holds)`."""
+    def tick(self, workers: list[Worker], left: float | None) -> None:
+        """What runs now, and the seconds that are left."""
         ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One measured number, the bound it is held against, and whether it keeps to it."""
-
-    label: str
-    measured: float
-    bound: float
-    holds: bool
-
-    @property
-    def relation(self) -> str:
-        """How the measured number is held against the bound: a row is one of `measured ≤ bound`, `= bound`, `≥ bound`."""
-        if self.measured == self.bound:
-            return "="
-        return "≤" if (self.measured < self.bound) == self.holds else "≥"
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What one example measured; `error` is the traceback if it raised."""
-
-    name: str
-    source: str
-    statement: str
-    rows: tuple[Row, ...]
-    seconds: float
-    error: str | None = None
-
-    @property
-    def holds(self) -> bool:
-        """Whether something was measured and all of it holds."""
-        return self.error is None and bool(self.rows) and all(row.holds for row in self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The outcomes of a run, and what it was run with."""
+    """The results of a run, and what it was run with."""
 
-    outcomes: tuple[Outcome, ...]
-    started: str
-    seconds: float
+    results: tuple[Result, ...]
+    """Of the chosen claims, and of the others that have a valid result of the same budget."""
+    chosen: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Claims that have no result: of those chosen, if the run was interrupted; of the others, if they were never run."""
+    budget: Budget
+    date: str
     versions: dict[str, str]
-    planned: int
 
     @property
     def complete(self) -> bool:
-        """Whether every planned example was run."""
-        return len(self.outcomes) == self.planned
+        """Whether every chosen claim has a result."""
+        return not set(self.chosen) & set(self.missing)
 
     @property
-    def holds(self) -> bool:
-        """Whether the run is complete, not empty, and all of it holds."""
-        return self.complete and bool(self.outcomes) and all(outcome.holds for outcome in self.outcomes)
+    def differing(self) -> tuple[Result, ...]:
+        """Chosen claims whose verdict is not the one on record."""
+        return tuple(result for result in self.results if result.name in self.chosen and not result.agrees)
 
     @property
-    def verdict(self) -> str:
+    def sentence(self) -> str:
         """The run in one line."""
-        good, rows = sum(outcome.holds for outcome in self.outcomes), sum(len(outcome.rows) for outcome in self.outcomes)
-        cut = "" if self.complete else f" Interrupted: {len(self.outcomes)} of {self.planned} were run."
-        return f"{good} of {len(self.outcomes)} examples hold ({rows} measured numbers, {self.seconds:.0f} s).{cut}"
+        chosen = [result for result in self.results if result.name in self.chosen]
+        agree, rows = sum(result.agrees for result in chosen), sum(len(result.rows) for result in chosen)
+        work = sum(result.seconds for result in chosen)
+        cut = "" if self.complete else f" Interrupted: {len(self.chosen) - len(chosen)} of {len(self.chosen)} were not finished."
+        return f"{agree} of {len(chosen)} verdicts are those on record ({rows} measured numbers, {work:.0f} s of work).{cut}"
 
     def json(self) -> str:
-        """The report as JSON; numbers that JSON does not have become the strings `"nan"`, `"inf"` and `"-inf"`."""
-        plain = dataclasses.asdict(self) | {"holds": self.holds, "complete": self.complete, "verdict": self.verdict}
-        plain["outcomes"] = [item | {"holds": o.holds} for item, o in zip(plain["outcomes"], self.outcomes, strict=True)]
-        return json.dumps(_finite(plain), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        """As JSON, without the data of the figures."""
+        content = {
+            "date": self.date,
+            "budget": "full" if self.budget.full else "quick",
+            "seeds": self.budget.seeds,
+            "versions": self.versions,
+            "complete": self.complete,
+            "missing": self.missing,
+            "results": [result.plain() | {"agrees": result.agrees} for result in self.results],
+        }
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def run(examples: Sequence[Example], before: Callable[[Example], Any] = lambda example: None) -> Report:
-    """Run the examples in order. Ctrl-C ends the run and keeps what was measured.
+def reproduce(names: Sequence[str], registry: str, folder: Path, budget: Budget, watcher: Watcher) -> Report:
+    """Run claims and report. Ctrl-C ends the run and keeps what is finished.
 
     **Arguments:**
 
-    - `examples`: what to run.
-    - `before`: called with each example when its turn comes.
+    - `names`: which; all if empty.
+    - `registry`: the module whose `claims()` they are.
+    - `folder`: where results go; its subfolder `claims` holds one result a file.
+    - `budget`: how much may be spent.
+    - `watcher`: is told how it goes.
     """
-    started, clock, outcomes = datetime.datetime.now(datetime.UTC), time.perf_counter(), []
+    claims: Mapping[str, Claim] = importlib.import_module(registry).claims()
+    chosen = tuple(names) or tuple(claims)
+    store = folder / "claims"
+    store.mkdir(parents=True, exist_ok=True)
+    for leftover in store.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+    found, expected = _look(claims, chosen, store, budget, watcher)
+    todo = [name for name in chosen if name not in found]
+    guess = lambda name: expected.get(name, float("inf"))
+    todo.sort(key=guess, reverse=True)
+    watcher.begin(len(chosen), len(chosen) - len(todo))
+
+    def finished(name: str, trouble: str | None) -> None:
+        if trouble is not None:
+            result = describe(claims[name], budget, error=f"The claim did not come to an end: {trouble}.")
+        else:
+            result = load(store, name)
+            assert result is not None
+        if trouble is not None and "could not be written" not in trouble:
+            result = save(result, store)
+        found[name] = result
+        watcher.finished(result)
+
+    def tick(workers: list[Worker]) -> None:
+        watcher.tick(workers, _left([name for name in todo if name not in found], workers, expected))
+
     try:
-        for example in examples:
-            before(example)
-            outcomes.append(_outcome(example))
+        run_all(todo, lambda: Worker(registry, store, budget), _cores(), finished, tick)
     except KeyboardInterrupt:
-        pass
-    stamp = started.strftime("%Y-%m-%d %H:%M UTC")
-    return Report(tuple(outcomes), stamp, time.perf_counter() - clock, _versions(), len(examples))
+        watcher.note("Interrupted. What is finished is kept; the same command goes on from here.")
+    others = _look(claims, [name for name in claims if name not in chosen], store, budget, None)[0]
+    together = found | others
+    results = tuple(together[name] for name in claims if name in together)
+    missing = tuple(name for name in claims if name not in together)
+    return Report(results, chosen, missing, budget, now(), versions())
 
 
-def _outcome(example: Example) -> Outcome:
-    clock, rows, error = time.perf_counter(), [], None
-    try:
-        for label, measured, bound, holds in example.run():
-            rows.append(Row(str(label), float(measured), float(bound), bool(holds)))
-    except Exception:
-        error = traceback.format_exc(limit=-4)
-    seconds = time.perf_counter() - clock
-    return Outcome(example.name, example.source, example.statement, tuple(rows), seconds, error)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("pullback", "jax", "jaxlib", "equinox", "lineax", "numpy"):
+def _look(
+    claims: Mapping[str, Claim], names: Sequence[str], store: Path, budget: Budget, watcher: Watcher | None
+) -> tuple[dict[str, Result], dict[str, float]]:
+    """Results that can be used again, and how long each claim took, whatever its stamp."""
+    found, seconds, outdated = {}, {}, []
+    for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            result = load(store, name)
+        except Damaged as damage:
+            if watcher is not None:
+                watcher.note(f"{store / name}.json is damaged ({damage}): {name} is run again.")
             continue
-    return found | {"machine": f"{platform.system()} {platform.machine()}"}
+        if result is None:
+            continue
+        if result.stamp.get("full") == budget.full and result.stamp.get("seeds") == budget.seeds:
+            seconds[name] = result.seconds
+        if result.error is None and result.stamp == stamp(claims[name], budget):
+            found[name] = result
+        elif result.error is None:
+            outdated.append(name)
+    if outdated and watcher is not None:
+        watcher.note(f"Results made with another budget, version or source are not used again: {', '.join(outdated)}.")
+    return found, seconds
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def _left(names: list[str], workers: list[Worker], expected: Mapping[str, float]) -> float | None:
+    """The seconds that are left, if anything is known; claims never run before are taken to be like the others."""
+    known = list(expected.values())
+    if not known:
+        return None
+    running = {worker.claim: time.monotonic() - worker.since for worker in workers if worker.claim}
+    mean = sum(known) / len(known)
+    work = [max(expected.get(name, mean) - running.get(name, 0.0), 0.0) for name in names]
+    return max(sum(work) / max(min(len(workers), len(names)), 1), max(work, default=0.0))
+
+
+def _cores() -> int:
+    try:
+        return max(len(os.sched_getaffinity(0)), 1)  # what this process may use, which a container may have narrowed
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def publish(report: Report, folder: Path, page: Any) -> Path:
+    """Write `index.html` and `results.json`; the path of the page.
+
+    **Arguments:**
+
+    - `report`: what to publish.
+    - `folder`: where to.
+    - `page`: makes the page from the report and the folder of results.
+    """
+    write_whole(folder / "results.json", report.json().encode())
+    write_whole(folder / "index.html", page(report, folder / "claims").encode())
+    return folder / "index.html"

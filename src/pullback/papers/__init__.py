@@ -1,26 +1,87 @@
-"""Worked examples: what the sources of this library claim, measured. One folder a source, one file a claim."""
+"""The laboratory: what the sources of this library claim, measured. One folder a source, one file a claim."""
 
-from ._example import Example as Example
-from .invariance import figure_eight, lemma_1, minimum_norm, singular_metric, theorem_1, theorem_2, tikhonov
-from .lecture import bregman, fisher, gaussian, rosenbrock
-from .models import glm, saturation
+import functools
+import importlib
+from collections.abc import Mapping, Sequence
 
-EXAMPLES: tuple[Example, ...] = tuple(
-    module.EXAMPLE
-    for module in (
-        lemma_1,
-        theorem_1,
-        theorem_2,
-        figure_eight,
-        minimum_norm,
-        singular_metric,
-        tikhonov,
-        rosenbrock,
-        gaussian,
-        bregman,
-        fisher,
-        glm,
-        saturation,
-    )
-)
-"""All of them, in reading order."""
+from ._claim import SOURCES as SOURCES
+from ._claim import Budget as Budget
+from ._claim import Claim as Claim
+from ._claim import Measured as Measured
+from ._claim import Role as Role
+from ._claim import Row as Row
+from ._claim import Verdict as Verdict
+from ._claim import judge as judge
+
+# Folder -> its modules, in reading order: one line a claim.
+MODULES: dict[str, tuple[str, ...]] = {
+    "invariance": (
+        "lemma_1",
+        "theorem_1",
+        "proofs",
+        "definitions",
+        "theorem_2",
+        "example_1",
+        "figure_eight",
+        "parameter_space",
+        "constraints",
+        "woodbury",
+        "trajectory",
+        "proposition_1",
+        "proposition_2",
+        "minimum_norm",
+    ),
+    "abstract": (
+        "independence",
+        "singular",
+        "tikhonov",
+    ),
+    "depth": (),
+    "lecture": (
+        "rosenbrock",
+        "proximal",
+        "mirror",
+        "approximations",
+        "gaussian",
+        "pullback_metric",
+        "function_distance",
+        "products",
+        "bregman",
+        "fisher",
+        "units",
+        "duality",
+        "invariance",
+    ),
+    "ours": (
+        "singular_metric",
+        "glm",
+        "saturation",
+    ),
+}
+
+
+def collect(modules: Mapping[str, Sequence[str]], package: str = __name__) -> dict[str, Claim]:
+    """Import modules and gather their claims by name; two of one name are refused.
+
+    **Arguments:**
+
+    - `modules`: folder -> names of modules, each with a `CLAIM` or with `CLAIMS`.
+    - `package`: where the folders are.
+    """
+    found: dict[str, Claim] = {}
+    for folder, names in modules.items():
+        for name in names:
+            module = importlib.import_module(f"{package}.{folder}.{name}")
+            for claim in getattr(module, "CLAIMS", None) or (module.CLAIM,):
+                if claim.name in found:
+                    raise ValueError(f"two claims are called {claim.name!r}; the second is in {folder}/{name}.py.")
+                if claim.source != folder:
+                    raise ValueError(f"{folder}/{name}.py: the claim {claim.name!r} names the source {claim.source!r}.")
+                found[claim.name] = claim
+    return found
+
+
+@functools.cache
+def claims() -> dict[str, Claim]:
+    """All claims by name, in reading order. Imports their modules."""
+    return collect(MODULES)

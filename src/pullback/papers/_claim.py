@@ -16,6 +16,7 @@ A control that fails, or an error, leaves no verdict. `Claim.verdict` is the one
 
 import dataclasses
 import enum
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -84,7 +85,8 @@ class Claim:
     - `verdict`: the verdict on record.
     - `run`: makes the measurements from a budget and a key.
     - `correction`: what is wrong in the source and what is right; the empty string if nothing is.
-    - `figure`: draws `Measured.data`; `None` if there is nothing to draw.
+    - `figure`: draws `Measured.data` (as it comes back from disk: tuples as lists); the first line of its docstring is what a reader
+        who does not see the picture is told. `None` if there is nothing to draw.
     - `key_number`: the label of the row that stands for the claim in a summary; the first if left out.
     """
 
@@ -98,10 +100,20 @@ class Claim:
     figure: Callable[[Mapping[str, Any]], Any] | None = None
     key_number: str = ""
 
+    def measure(self, budget: Budget = Budget()) -> Measured:  # noqa: B008 (a tuple of numbers)
+        """Run it from its own key, which no other claim shares and which no order of running changes.
+
+        **Arguments:**
+
+        - `budget`: how much may be spent.
+        """
+        require_float64()
+        return self.run(budget, jax.random.fold_in(jax.random.key(0), zlib.crc32(self.name.encode())))
+
 
 SOURCES = {
     "invariance": "van Oostrum, Müller, Ay: Invariance properties of the natural gradient in overparametrised systems",
-    "abstract": "van Oostrum, Müller, Ay: the extended abstract of the same",
+    "abstract": "van Oostrum, Ay: Parametrisation independence of the natural gradient in overparametrised systems (extended abstract)",
     "depth": "Kerekes, Mészáros, Huszár: Depth without the magic",
     "lecture": "Grosse: Neural net training dynamics, lecture 3",
     "ours": "what the sources leave open",

@@ -5,17 +5,15 @@ not.
 \ne \nabla_w\ell_i\,\nabla_w\ell_i^\top \text{ averaged over the training targets}. \]
 """
 
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._example import Example, Row, at_least, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, equals, generator
 
 SAMPLES, CLASSES = 6, 3
 
@@ -48,9 +46,15 @@ def fishers(params: tuple, x: Float[Array, "N 2"], y: Array) -> tuple[Array, Arr
     return jnp.einsum("nk,nki,nkj->ij", p, scores, scores) / SAMPLES, own.T @ own / SAMPLES
 
 
-def measure() -> Iterator[Row]:
-    """A network with random data."""
-    rng = np.random.default_rng(9)
+def run(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """A network with random data.
+
+    **Arguments:**
+
+    - `budget`: not looked at.
+    - `key`: of network and data.
+    """
+    rng = generator(key)
     params = tuple(jnp.asarray(rng.standard_normal(shape)) for shape in ((2, 4), (4, CLASSES)))
     x, y = jnp.asarray(rng.standard_normal((SAMPLES, 2))), jnp.asarray(rng.integers(0, CLASSES, SAMPLES))
     kinds = {
@@ -65,19 +69,33 @@ def measure() -> Iterator[Row]:
         }
     )(params)
     true, empirical = jax.jit(fishers)(params, x, y)
-    yield at_most(
-        "Categorical pulled back is the Fisher matrix by enumeration: relative error", distance(matrices["true"], true), 1e-13
+    ranks = [int(np.linalg.matrix_rank(np.asarray(m), tol=1e-10)) for m in (true, empirical)]
+    outer = distance(matrices["empirical"], empirical)
+    return Measured(
+        (
+            at_most(
+                "the Fisher matrix of the outputs pulled back is E[∇ℓ ∇ℓᵀ] over targets of the model",
+                distance(matrices["true"], true),
+                1e-13,
+            ),
+            at_most("it is the Gauss-Newton Hessian", distance(matrices["hessian"], true), 1e-13),
+            at_least("the empirical Fisher matrix is another one: relative difference", distance(empirical, true), 0.5),
+            equals(
+                "its rank is the number of samples at most; below that of the true one by",
+                ranks[0] - ranks[1],
+                SAMPLES * (CLASSES - 2),
+            ),
+            at_most("EmpiricalFisher pulled back is the outer product of the gradients", outer, 1e-13, Role.CONTROL),
+        )
     )
-    yield at_most("LossHessian pulled back (Gauss-Newton) is the same", distance(matrices["hessian"], true), 1e-13)
-    yield at_most(
-        "EmpiricalFisher pulled back is the outer product of the gradients", distance(matrices["empirical"], empirical), 1e-13
-    )
-    yield at_least("which is another matrix: relative difference from the true Fisher", distance(empirical, true), 0.5)
 
 
-EXAMPLE = Example(
-    "true-fisher",
-    "Grosse, lecture 3, Fisher information matrix",
-    "The true Fisher matrix of a softmax network is its Gauss-Newton matrix. The empirical Fisher matrix, from the training targets, is not.",
-    measure,
+CLAIM = Claim(
+    name="true-fisher",
+    source="lecture",
+    place="Fisher information matrix",
+    statement="The pullback of the Fisher metric is the covariance of the scores over targets drawn from the model, and the Gauss-Newton Hessian. "
+    "The empirical Fisher matrix, from the training targets, is neither.",
+    verdict=Verdict.HOLDS,
+    run=run,
 )

@@ -11,18 +11,18 @@ Each is given to the library in its own way, as a matrix, as a divergence, as a 
 the other three. It is the covariance of the scores, and the Hessian of the KL divergence in either argument.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._example import Example, Row, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_most, distance
 
 MEAN, SCALE, TARGET = 0.7, 1.6, 2.5
 
@@ -164,26 +164,67 @@ def numerical_hessian(system: Coordinates, point: np.ndarray, step: float = 1e-3
     return np.array([[diagonal[0], cross], [cross, diagonal[1]]]) / np.outer(h, h)
 
 
-def measure() -> Iterator[Row]:
-    """The table, all pairs, the scores, the divergence, and a natural gradient in all four."""
+def run(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """The table, all pairs, the scores, the divergence, and a natural gradient in all four.
+
+    **Arguments:**
+
+    - `budget`: not looked at.
+    - `key`: not looked at.
+    """
     point = jnp.asarray(np.array([MEAN, np.log(SCALE)]))
     expected = {name: np.array(system.matrix(MEAN, SCALE), float) for name, system in SYSTEMS.items()}
     pairs = {(a, b): (SYSTEMS[a], SYSTEMS[b]) for a in SYSTEMS for b in SYSTEMS}
     found = jax.jit(lambda point: [pulled_back(a, b, point) for a, b in pairs.values()])(point)
     errors = {(a, b): distance(matrix, expected[b]) for (a, b), matrix in zip(pairs, found, strict=True)}
-    for name in SYSTEMS:
-        yield at_most(f"{name}: {type(SYSTEMS[name].metric).__name__} is the matrix of the table", errors[name, name], 1e-13)
-    yield at_most(
-        "each pulled back to the other three, 12 pairs: largest error", max(e for (a, b), e in errors.items() if a != b), 1e-13
-    )
     scores = jax.jit(lambda point: [scores_covariance(system, point) for system in SYSTEMS.values()])(point)
-    yield at_most("covariance of the scores, all four", max(map(distance, scores, expected.values())), 1e-13)
+    rows = [at_most("covariance of the scores is the matrix of the table, all four coordinates", _all(scores, expected), 1e-13)]
     for argument, words in ((0, "KL(p_u || p) in u"), (1, "KL(p || p_u) in u")):
         hessians = jax.jit(lambda point, i=argument: [divergence_hessian(system, point, i) for system in SYSTEMS.values()])(point)
-        yield at_most(f"Hessian of {words}, all four", max(map(distance, hessians, expected.values())), 1e-13)
+        rows.append(at_most(f"Hessian of {words}, all four", _all(hessians, expected), 1e-13))
     numerical = [numerical_hessian(system, np.asarray(point)) for system in SYSTEMS.values()]
-    yield at_most("the same from differences of values, all four", max(map(distance, numerical, expected.values())), 1e-6)
-    yield at_most("natural gradient of -log p(2.5), as a motion of (μ, log σ), all four", _motion(point), 1e-13)
+    rows.append(at_most("the same from differences of values, all four", _all(numerical, expected), 1e-6))
+    others = max(e for (a, b), e in errors.items() if a != b)
+    rows.append(at_most("one tensor: each pulled back to the other three, 12 pairs", others, 1e-13))
+    rows.append(at_most("natural gradient of -log p(2.5), as a motion of (μ, log σ), all four", _motion(point), 1e-13))
+    for name in SYSTEMS:
+        label = f"{name}: {type(SYSTEMS[name].metric).__name__} is the matrix of the table"
+        rows.append(at_most(label, errors[name, name], 1e-13, Role.CONTROL))
+    return Measured(tuple(rows), balls())
+
+
+def _all(matrices: list, expected: dict[str, np.ndarray]) -> float:
+    return max(map(distance, matrices, expected.values()))
+
+
+def balls() -> dict[str, np.ndarray]:
+    """Metric matrices in the coordinates (mean, standard deviation), Fisher and Wasserstein."""
+    points = np.stack(np.meshgrid(np.linspace(-2, 2, 5), [0.3, 0.8, 1.4, 2.0]), axis=-1).reshape(-1, 2)
+    fisher = pb.Composite(lambda p: {"mean": p[0], "log_scale": jnp.log(p[1])}, lambda z: 0.0, pb.metric.GaussianMeanScale())
+    wasserstein = pb.Composite(lambda p: {"mean": p[0], "scale": p[1]}, lambda z: 0.0, pb.metric.WassersteinGaussian())
+    matrices = jax.jit(lambda p: [pb.pullback(problem, p).matrix() for problem in (fisher, wasserstein)])
+    found = [matrices(jnp.asarray(p)) for p in points]
+    return {
+        "points": points,
+        "Fisher": np.stack([np.asarray(a) for a, _ in found]),
+        "Wasserstein": np.stack([np.asarray(b) for _, b in found]),
+    }
+
+
+def draw(data: Mapping[str, Any]) -> Any:
+    """Balls of one radius in the half-plane of Gaussians: for Fisher they shrink with the standard deviation, for Wasserstein they do not.
+
+    **Arguments:**
+
+    - `data`: of `run`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    for ax, name in zip(figure.subplots(1, 2), ("Fisher", "Wasserstein"), strict=True):
+        pb.plot.ellipses(data["points"], data[name], radius=0.25, axes=ax)
+        ax.set(xlabel="mean", ylabel="standard deviation", title=f"{name}: balls of radius 0.25", aspect="equal", ylim=(0, 2.8))
+    return figure
 
 
 def _motion(point: Array) -> float:
@@ -207,10 +248,13 @@ def _loss(z):
     return (TARGET - z["mean"]) ** 2 * jnp.exp(-2 * z["log_scale"]) / 2 + z["log_scale"]
 
 
-EXAMPLE = Example(
-    "gaussian-coordinates",
-    "Grosse, lecture 3, Fisher metric for univariate Gaussians",
-    "The Fisher metric of a Gaussian in four coordinate systems is one tensor: given in any of them it is found in the others by pulling back, "
-    "and it is the covariance of the scores and the Hessian of KL in either argument.",
-    measure,
+CLAIM = Claim(
+    name="gaussian-coordinates",
+    source="lecture",
+    place="KL divergence and Fisher metric, univariate Gaussians",
+    statement="The Hessian of KL, in whichever argument, is the Fisher matrix, the covariance of the scores. It is one metric, in whatever "
+    "coordinates: the natural gradient of a Gaussian is one direction in all of them.",
+    verdict=Verdict.HOLDS,
+    run=run,
+    figure=draw,
 )

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._example import Example, Row, at_least, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, distance
 
 
 class Family(NamedTuple):
@@ -93,8 +93,18 @@ def natural_step(
     return beta - np.asarray(pb.natural_gradient(problem, jnp.asarray(beta), (jnp.asarray(x), jnp.asarray(y))).vector)
 
 
-def measure() -> Iterator[Row]:
-    """Both families."""
+def run(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """Both families.
+
+    **Arguments:**
+
+    - `budget`: not looked at.
+    - `key`: not looked at.
+    """
+    return Measured(tuple(_rows()))
+
+
+def _rows() -> Iterator[Row]:
     for name, family in FAMILIES.items():
         x, y, beta = data(name)
         step = natural_step(family, x, y, beta)
@@ -123,7 +133,7 @@ def _dependent(name: str, family: Family, x: np.ndarray, y: np.ndarray, beta: np
     expected = irls_step(family, x, y, beta) - beta
     w = family.variance(family.mean(x @ beta))
     condition = np.linalg.cond(wide.T @ (w[:, None] * wide))
-    yield at_least(f"{name}: condition number with two dependent columns", condition, 1e14)
+    yield at_least(f"{name}: condition number with two dependent columns", condition, 1e14, Role.CONTROL)
     yield at_most(f"{name}: fitted values move as without them", distance(wide @ moved, x @ expected), 1e-12)
     yield at_most(f"{name}: by the step of least norm", distance(moved, np.linalg.pinv(wide) @ (x @ expected)), 1e-12)
 
@@ -134,10 +144,12 @@ def _newton(family: Family, x: np.ndarray, y: np.ndarray, beta: np.ndarray) -> n
     return beta - np.linalg.solve(np.asarray(hessian), np.asarray(gradient))
 
 
-EXAMPLE = Example(
-    "glm-irls",
-    "Classical (McCullagh and Nelder); not in the sources",
-    "One undamped natural gradient step on a generalised linear model with canonical link is one step of iteratively reweighted least squares, "
-    "and of Newton's method; with dependent columns, where IRLS breaks down, the fitted values still move as they should.",
-    measure,
+CLAIM = Claim(
+    name="glm-irls",
+    source="ours",
+    place="Classical (McCullagh and Nelder)",
+    statement="One undamped natural gradient step on a generalised linear model with canonical link is one step of iteratively reweighted least "
+    "squares, and of Newton's method; with dependent columns, where IRLS breaks down, the fitted values still move as they should.",
+    verdict=Verdict.HOLDS,
+    run=run,
 )

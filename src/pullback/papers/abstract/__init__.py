@@ -1,0 +1,1 @@
+"""van Oostrum, Ay: Parametrisation independence of the natural gradient in overparametrised systems (extended abstract)."""

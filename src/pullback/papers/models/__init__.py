@@ -1,1 +1,0 @@
-"""Statistical models whose natural gradient is known in another way."""
