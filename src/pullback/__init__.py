@@ -2,6 +2,7 @@
 
 from . import constraint as constraint
 from . import event as event
+from . import linear as linear
 from . import metric as metric
 from . import plot as plot
 from . import solver as solver
