@@ -1,8 +1,8 @@
 """Matrix products in closed form, against the pseudo-inverse of the dense Jacobian; and their cost."""
 
+import functools
 import itertools
 import time
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +35,7 @@ def gaussian(rng, shapes, rank=None):
 
 
 def chain(matrices, size):
-    result = np.eye(size)
-    for matrix in matrices:
-        result = result @ matrix
-    return result
+    return functools.reduce(np.matmul, matrices) if len(matrices) else np.eye(size)
 
 
 def jacobian(factors):
@@ -227,9 +224,9 @@ def test_cost_next_to_a_gradient(rng, capsys):
         split, exact = jax.jit(model.split), jax.jit(model.natural_gradient)
         seconds = interleaved(
             {
-                "gradient": partial(plain, factors),
-                "split": partial(split, factors, target),
-                "exact": partial(exact, factors, target),
+                "gradient": functools.partial(plain, factors),
+                "split": functools.partial(split, factors, target),
+                "exact": functools.partial(exact, factors, target),
             }
         )
         found[depth] = {name: seconds[name] / seconds["gradient"] for name in ("split", "exact")}

@@ -149,12 +149,13 @@ def _conjugate_gradients(factors, g):
         middle.append((left @ left.T, right.T @ right))
     ends = jnp.maximum(lam, 0)[:, None] + jnp.maximum(mu, 0)[None, :]
     diagonal = ends + sum(jnp.diagonal(p)[:, None] * jnp.diagonal(q)[None, :] for p, q in middle)
-    diagonal = jnp.maximum(diagonal, eps * jnp.max(diagonal))
+    # Where the diagonal of a positive operator vanishes so do its row and column: no step is to be taken there.
+    reciprocal = _safe(diagonal, max(g.shape) * eps * jnp.max(diagonal))
     operator = lambda m: ends * m + sum(p @ m @ q for p, q in middle)
-    return pull(factors, u @ _solve(operator, diagonal, u.T @ g @ v) @ v.T)
+    return pull(factors, u @ _solve(operator, reciprocal, u.T @ g @ v) @ v.T)
 
 
-def _solve(operator, diagonal, b, patience=200):
+def _solve(operator, preconditioner, b, patience=200):
     """Preconditioned conjugate gradients for a positive operator, to rounding: until 200 iterations have not improved the residual."""
     tolerance = 20 * jnp.finfo(b.dtype).eps
     inner = lambda x, y: jnp.sum(x * y)
@@ -165,7 +166,7 @@ def _solve(operator, diagonal, b, patience=200):
         kp = operator(p)
         alpha = rho / jnp.maximum(inner(p, kp), jnp.finfo(b.dtype).tiny)
         x, r = x + alpha * p, r - alpha * kp
-        z = r / diagonal
+        z = r * preconditioner
         new = inner(r, z)
         residual = jnp.linalg.norm(r) / size
         better = residual < 0.9 * best[1]
@@ -184,7 +185,7 @@ def _solve(operator, diagonal, b, patience=200):
         best, best_at, count = carry[4:]
         return (best[1] > tolerance) & (count - best_at < patience) & (count < MOST)
 
-    z, zero = b / diagonal, jnp.asarray(0)
+    z, zero = b * preconditioner, jnp.asarray(0)
     start = (jnp.zeros_like(b), b, z, inner(b, z), (jnp.zeros_like(b), jnp.asarray(1.0, b.dtype)), zero, zero)
     return jax.lax.while_loop(unfinished, step, start)[4][0]
 
