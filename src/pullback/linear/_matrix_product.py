@@ -131,13 +131,13 @@ class MatrixProduct(eqx.Module):
         g = self._covector(checked, target, mask) / self.depth
         if self.depth == 1:
             return (g,)
-        if all(w.shape[0] == w.shape[1] for w in checked):
-            inverses = tuple(jnp.linalg.inv(w) for w in checked)
-            norm = lambda a: jnp.max(jnp.sum(jnp.abs(a), axis=0))
-            # An inverse is the pseudo-inverse, and its product that of the product, while no factor is near singular.
-            regular = jnp.stack([norm(w) * norm(v) < 1e-6 / jnp.finfo(w.dtype).eps for w, v in zip(checked, inverses, strict=True)])
-            return jax.lax.cond(jnp.all(regular), _split_by_inverses, _split_by_pseudoinverses, checked, inverses, g)
-        return _split_by_pseudoinverses(checked, None, g)
+        if any(w.shape[0] != w.shape[1] for w in checked):
+            return _split_by_pseudoinverses(checked, None, g)
+        factorised = tuple(jax.lax.linalg.lu(w) for w in checked)
+        pivots = jnp.abs(jnp.stack([jnp.diagonal(lu) for lu, _, _ in factorised]))
+        # An inverse is the pseudo-inverse, and its product that of the product, while no factor is near singular.
+        regular = jnp.all(jnp.min(pivots, axis=1) > 1e6 * jnp.finfo(g.dtype).eps * jnp.max(pivots, axis=1))
+        return jax.lax.cond(regular, _split_by_inverses, _split_by_pseudoinverses, checked, factorised, g)
 
     def natural_gradient(
         self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"] | None = None
@@ -222,17 +222,32 @@ def _around(a: Array | None, g: Array, b: Array | None) -> Array:
     return g if b is None else g @ b
 
 
-def _split_by_inverses(factors, inverses, g):
-    """X_l = A_l⁻¹ G B_l⁻¹: left multiplications accumulate forwards, right ones are applied last to first."""
-    left = [g]
-    for v in inverses[:-1]:
-        left.append(v @ left[-1])
-    result = []
-    for l, x in enumerate(left):
-        for v in reversed(inverses[l + 1 :]):
-            x = x @ v
+def _split_by_inverses(factors, factorised, g):
+    """X_1 = G B_1⁻¹, then X_{l+1} = W_l⁻¹ X_l W_{l+1}: the terms differ by one factor on either side."""
+    x = g
+    for lu in factorised[:0:-1]:
+        x = _divided_right(lu, x)
+    result = [x]
+    for l in range(1, len(factors)):
+        # At depth 2 the factor on the right cancels.
+        x = _divided_left(factorised[0], g) if len(factors) == 2 else _divided_left(factorised[l - 1], x) @ factors[l]
         result.append(x)
     return tuple(result)
+
+
+def _divided_left(factorised, g):
+    """W⁻¹ G, from P W = L U."""
+    lu, _, permutation = factorised
+    y = jax.lax.linalg.triangular_solve(lu, g[permutation], left_side=True, lower=True, unit_diagonal=True)
+    return jax.lax.linalg.triangular_solve(lu, y, left_side=True)
+
+
+def _divided_right(factorised, g):
+    """G W⁻¹."""
+    lu, _, permutation = factorised
+    y = jax.lax.linalg.triangular_solve(lu, g)
+    y = jax.lax.linalg.triangular_solve(lu, y, lower=True, unit_diagonal=True)
+    return jnp.zeros_like(y).at[:, permutation].set(y, unique_indices=True)
 
 
 def _split_by_pseudoinverses(factors, _, g):

@@ -5,8 +5,9 @@ r"""\(J^+G\) for a product of matrices: \(X_l = A_l^\top MB_l^\top\) where M sol
 and \(\Pi\) is the projection on the range of J. (A part of M in the kernel of K changes no \(X_l\).)
 
 *Depth 2* is Sylvester's equation \(MQ_1 + P_2M = G\): with \(P_2 = U\,\mathrm{diag}(\lambda)\,U^\top\), \(Q_1 = V\,\mathrm{diag}(\mu)\,V^\top\) it is solved by dividing the entries of \(U^\top GV\) by
-\(\lambda_i + \mu_j\), those with a zero denominator dropped: two eigenvalue problems, Moore-Penrose for every rank. If all denominators are small next to the largest, the eigenvalues
-are squared singular values that have lost their digits: then the bases come from singular value decompositions of \(W_1\) and \(W_2\) themselves.
+\(\lambda_i + \mu_j\), those with a zero denominator dropped: Moore-Penrose for every rank. While \(Q_1\) is far from singular one eigenvalue problem is enough, the columns
+\((P_2 + \mu_j)^{-1}(GV)_j\) come from a tridiagonal form of \(P_2\). Otherwise the eigenvalues would be squared singular values that have lost their digits: then the bases come from
+singular value decompositions of \(W_1\) and \(W_2\) themselves.
 
 *Depth 3 and more.* The \(P_l\) do not commute. Conjugate gradients in the bases of \(P_L\) and \(Q_1\), where the first and the last term are diagonal and cost nothing, preconditioned by the
 diagonal of the whole; each middle term costs two products of matrices an iteration.
@@ -112,12 +113,12 @@ def _safe(denominator, cutoff):
 
 def _sylvester(factors, g):
     w1, w2 = factors
-    lam, u = jnp.linalg.eigh(w1 @ w1.T, symmetrize_input=False)
     mu, v = jnp.linalg.eigh(w2.T @ w2, symmetrize_input=False)
-    largest = jnp.maximum(lam[-1], mu[-1])
+    p = w1 @ w1.T
+    largest = jnp.maximum(jnp.linalg.norm(p), mu[-1])
 
     def by_eigenvalues(_):
-        m = u @ ((u.T @ g @ v) / (lam[:, None] + mu[None, :])) @ v.T
+        m = _shifted_solves(p, mu, g @ v) @ v.T
         return m @ w2.T, w1.T @ m
 
     def by_singular_values(_):
@@ -131,7 +132,21 @@ def _sylvester(factors, g):
         second = z1[: s1.shape[0]].T @ (s1[:, None] * (m[: s1.shape[0]] @ v2))
         return first, second
 
-    return jax.lax.cond(lam[0] + mu[0] > 1e-7 * largest, by_eigenvalues, by_singular_values, None)
+    if min(g.shape) < 3:
+        return by_singular_values(None)
+    return jax.lax.cond(mu[0] > 1e-7 * largest, by_eigenvalues, by_singular_values, None)
+
+
+def _shifted_solves(p, mu, b):
+    """The columns (P + μ_j)⁻¹ b_j: P is made tridiagonal once, which costs a third of its eigenvectors."""
+    reflectors, diagonal, beside, scales = jax.lax.linalg.tridiagonal(p, lower=True)
+    q = jax.lax.linalg.householder_product(reflectors[1:, :-1], scales)
+    b = jnp.concatenate([b[:1], q.T @ b[1:]])
+    shape, end = (mu.shape[0], p.shape[0]), jnp.zeros(1, p.dtype)
+    below = jnp.broadcast_to(jnp.concatenate([end, beside])[None, :], shape)
+    above = jnp.broadcast_to(jnp.concatenate([beside, end])[None, :], shape)
+    x = jax.lax.linalg.tridiagonal_solve(below, diagonal[None, :] + mu[:, None], above, b.T[:, :, None])[:, :, 0].T
+    return jnp.concatenate([x[:1], q @ x[1:]])
 
 
 def _conjugate_gradients(factors, g):
