@@ -17,6 +17,7 @@ again: at depth 2 as in `_hyperbolic.py`.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Scalar
@@ -133,7 +134,7 @@ class Diagonal(eqx.Module):
         weights = self._weights(weights)
         x, y = _check.samples(x, y)
         start = self.product(weights).astype(x.dtype)
-        target = y * logits_in_closed_form(y * (x @ start), _check.time(t))
+        target = y * jnp.asarray(logits_in_closed_form(np.asarray(y * (x @ start)), _check.time(t)), x.dtype)
         return hyperbolic_projection(x, target, start, imbalance(weights).astype(x.dtype), tolerance)
 
 

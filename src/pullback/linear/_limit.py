@@ -11,16 +11,14 @@ least-squares solution of least norm.
 which does not change under \(x \mapsto Ax,\ v \mapsto A^{-\top}v\): affine invariant, unlike any margin measured in a norm. If its solution is not unique, one of its vertices is returned.
 """
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.optimize import linprog
+from scipy.special import expit
 
 from ._newton_flow import independent_rows
 
 
-def limit_direction(x: Float[Array, "N D"], beta: Float[Array, " D"]) -> Float[Array, " D"]:
+def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """The limit of the flow over t.
 
     **Arguments:**
@@ -29,11 +27,10 @@ def limit_direction(x: Float[Array, "N D"], beta: Float[Array, " D"]) -> Float[A
     - `beta`: the start.
     """
     if independent_rows(x):
-        return jnp.linalg.pinv(x) @ jnp.ones(x.shape[0], x.dtype)
-    q = np.asarray(jax.nn.sigmoid(-(x @ beta)), float)
+        return np.linalg.lstsq(x, np.ones(x.shape[0]), rcond=None)[0]
+    q = expit(-(x @ beta))
     # A common factor of the costs changes nothing, and the solver measures them against 1e-7.
-    rows = np.asarray(x, float)
-    solution = linprog(rows.T @ (q / q.max()), A_ub=-rows, b_ub=-np.ones(rows.shape[0]), bounds=(None, None), method="highs")
+    solution = linprog(x.T @ (q / q.max()), A_ub=-x, b_ub=-np.ones(x.shape[0]), bounds=(None, None), method="highs")
     if solution.status == 2:
         raise ValueError(
             "x, y: no homogeneous linear classifier separates these data, so there is no limit direction; call flow(..., t)."
@@ -41,6 +38,6 @@ def limit_direction(x: Float[Array, "N D"], beta: Float[Array, " D"]) -> Float[A
     if not solution.success:
         raise RuntimeError(f"the linear program was not solved: {solution.message}")
     v = np.asarray(solution.x)
-    if np.linalg.matrix_rank(rows) < rows.shape[1]:
-        v = np.linalg.pinv(rows) @ (rows @ v)
-    return jnp.asarray(v, x.dtype)
+    if np.linalg.matrix_rank(x) < x.shape[1]:
+        v = np.linalg.pinv(x) @ (x @ v)
+    return v

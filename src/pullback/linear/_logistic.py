@@ -14,6 +14,7 @@ and `least_squares` takes weights of any spread.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import Scalar
@@ -96,7 +97,8 @@ class Logistic(eqx.Module):
         """
         x, y = _check.samples(x, y)
         beta = _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(x.dtype)
-        return newton_flow(beta, y[:, None] * x, _check.time(t), tolerance)
+        signed = np.asarray(y[:, None] * x, float)
+        return jnp.asarray(newton_flow(np.asarray(beta, float), signed, _check.time(t), tolerance), x.dtype)
 
     def limit_direction(
         self, x: Float[Array, "N D"], y: Float[Array, " N"], beta: Float[Array, " D"] | None = None
@@ -110,7 +112,7 @@ class Logistic(eqx.Module):
         """
         x, y = _check.samples(x, y)
         start = jnp.zeros(x.shape[1], x.dtype) if beta is None else _check.like("beta", beta, x.shape[1], "one a column of x")
-        return limit_direction(y[:, None] * x, start.astype(x.dtype))
+        return jnp.asarray(limit_direction(np.asarray(y[:, None] * x, float), np.asarray(start, float)), x.dtype)
 
     def population_fisher(self, beta: Float[Array, " D"]) -> Float[Array, "D D"]:
         r"""\(E[\varphi(s)\varphi(-s)\,xx^\top] = aI + (c - a)\,bb^\top\) for standard normal inputs, \(b = \beta/|\beta|\); per sample.

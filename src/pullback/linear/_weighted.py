@@ -87,21 +87,3 @@ def _sorted_qr(a, log_weights, log_targets, signs, rank=None):
     scale = jnp.maximum(jnp.max(jnp.abs(r), axis=1), jnp.finfo(r.dtype).tiny)
     solution = jax.scipy.linalg.solve_triangular(r / scale[:, None], rhs / scale)
     return jnp.zeros(a.shape[1], a.dtype).at[columns].set(solution)
-
-
-def semi_normal(a: Float[Array, "N D"], log_weights: Float[Array, " N"], covector: Float[Array, " D"]) -> Float[Array, " D"]:
-    r"""The solution of \(A^\top WA\,d = e^{\max\ell}c\) by the triangle of a QR of \(W^{1/2}A\), for a covector that is not given as weighted targets.
-
-    **Arguments:**
-
-    - `a`: rows of full column rank.
-    - `log_weights`: the logarithms \(\ell\) of the weights.
-    - `covector`: c.
-    """
-    order = jnp.argsort(-log_weights)
-    half = _representable(log_weights[order], a.shape[1])
-    half = (half - half[0]) / 2
-    r, columns = jax.scipy.linalg.qr(a[order] * jnp.exp(half)[:, None], mode="r", pivoting=True)
-    r = r[: a.shape[1]]
-    inner = jax.scipy.linalg.solve_triangular(r, covector[columns], trans="T")
-    return jnp.zeros_like(covector).at[columns].set(jax.scipy.linalg.solve_triangular(r, inner))

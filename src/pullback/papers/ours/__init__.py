@@ -1,0 +1,1 @@
+"""What the sources leave open. One file a claim."""
