@@ -10,13 +10,12 @@ and Penrose and the metric is pulled back exactly.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ._minimum_norm import Factors, partial_products, pull
 
 
-def observed_kernel(factors: Factors, rows: np.ndarray, columns: np.ndarray) -> Float[Array, "O O"]:
+def observed_kernel(factors: Factors, rows: Int[Array, " O"], columns: Int[Array, " O"]) -> Float[Array, "O O"]:
     """K_Ω.
 
     **Arguments:**
@@ -37,7 +36,8 @@ def observed_kernel(factors: Factors, rows: np.ndarray, columns: np.ndarray) -> 
     return total
 
 
-def masked_pseudoinverse(factors: Factors, r: Float[Array, " O"], rows: np.ndarray, columns: np.ndarray) -> Factors:
+@jax.jit
+def masked_pseudoinverse(factors: Factors, r: Float[Array, " O"], rows: Int[Array, " O"], columns: Int[Array, " O"]) -> Factors:
     r"""\(J_\Omega^+r\).
 
     **Arguments:**

@@ -131,13 +131,7 @@ class MatrixProduct(eqx.Module):
         g = self._covector(checked, target, mask) / self.depth
         if self.depth == 1:
             return (g,)
-        if any(w.shape[0] != w.shape[1] for w in checked):
-            return _split_by_pseudoinverses(checked, None, g)
-        factorised = tuple(jax.lax.linalg.lu(w) for w in checked)
-        pivots = jnp.abs(jnp.stack([jnp.diagonal(lu) for lu, _, _ in factorised]))
-        # An inverse is the pseudo-inverse, and its product that of the product, while no factor is near singular.
-        regular = jnp.all(jnp.min(pivots, axis=1) > 1e6 * jnp.finfo(g.dtype).eps * jnp.max(pivots, axis=1))
-        return jax.lax.cond(regular, _split_by_inverses, _split_by_pseudoinverses, checked, factorised, g)
+        return _split(checked, g)
 
     def natural_gradient(
         self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"] | None = None
@@ -168,7 +162,7 @@ class MatrixProduct(eqx.Module):
         rows, columns = np.nonzero(np.asarray(mask))
         if rows.size == 0:
             raise ValueError("mask observes no entry; set at least one to True.")
-        return masked_pseudoinverse(checked, g[rows, columns], rows, columns)
+        return masked_pseudoinverse(checked, g[rows, columns], jnp.asarray(rows), jnp.asarray(columns))
 
     def fisher(self, factors: Sequence[Float[Array, "..."]], mask: Bool[Array, "m n"] | None = None) -> Float[Array, "P P"]:
         """The Fisher matrix in the factors, flattened one after the other: of all entries, or of the observed ones. Dense, for small sizes.
@@ -220,6 +214,17 @@ def _around(a: Array | None, g: Array, b: Array | None) -> Array:
     """a g b, where None stands for the identity."""
     g = g if a is None else a @ g
     return g if b is None else g @ b
+
+
+@jax.jit
+def _split(factors, g):
+    if any(w.shape[0] != w.shape[1] for w in factors):
+        return _split_by_pseudoinverses(factors, None, g)
+    factorised = tuple(jax.lax.linalg.lu(w) for w in factors)
+    pivots = jnp.abs(jnp.stack([jnp.diagonal(lu) for lu, _, _ in factorised]))
+    # An inverse is the pseudo-inverse, and its product that of the product, while no factor is near singular.
+    regular = jnp.all(jnp.min(pivots, axis=1) > 1e6 * jnp.finfo(g.dtype).eps * jnp.max(pivots, axis=1))
+    return jax.lax.cond(regular, _split_by_inverses, _split_by_pseudoinverses, factors, factorised, g)
 
 
 def _split_by_inverses(factors, factorised, g):

@@ -92,6 +92,8 @@ def kernel(factors: Factors, covector: Array) -> Array:
     return push(factors, pull(factors, covector))
 
 
+# Compiled here, so that calls outside of compiled code do not compile the branches below anew.
+@jax.jit
 def minimum_norm(factors: Factors, g: Array) -> Factors:
     """J⁺G.
 

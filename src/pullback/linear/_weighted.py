@@ -25,6 +25,8 @@ GAP = 80.0
 """Of two rows whose weights differ by a factor e^80 the lighter one cannot be seen in the result of the heavier."""
 
 
+# Compiled here, so that calls outside of compiled code do not compile the branches below anew.
+@jax.jit
 def least_squares(
     a: Float[Array, "N D"], log_weights: Float[Array, " N"], log_targets: Float[Array, " N"], signs: Float[Array, " N"]
 ) -> Float[Array, " D"]:

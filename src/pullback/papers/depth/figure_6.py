@@ -82,8 +82,8 @@ CLAIM = Claim(
     "also with the population Fisher; the deepest diagonal network performs poorly.",
     Verdict.CORRECTED,
     run,
-    "NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of least squares, and falls to chance only at N = D. The deepest network is above "
-    "the shallow one once its flow is followed to the end.",
+    "NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of least squares, and falls to chance only at N = D. Once its flow is "
+    "followed to the end, the deepest network is above the shallow one on average over N > D, though below it for the fewest samples.",
     figure,
     "N < D: NGD (Moore-Penrose) has the accuracy of least squares, difference",
 )

@@ -63,8 +63,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         task = draw(generator(jax.random.fold_in(key, seed)), size, rank, observed)
         for i, (depth, scale) in enumerate(CASES):
             factors = initial(generator(jax.random.fold_in(key, 100 * (i + 1) + seed)), size, depth, scale)
-            # The mask is a constant of the compiled function: a new one for each task.
-            field = jax.jit(functools.partial(MatrixProduct(depth).masked_natural_gradient, mask=task.mask))
+            field = jax.jit(functools.partial(MatrixProduct(depth).masked_natural_gradient, mask=jnp.asarray(task.mask)))
             beta, times[i, seed], decays[i, seed] = masked_flow(task, factors, 4000, field)
             errors[i, seed] = error(beta, task)
             untouched[seed] = error(product(factors), task)
