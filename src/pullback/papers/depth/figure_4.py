@@ -26,7 +26,7 @@ def sizes(budget: Budget) -> Sizes:
     - `budget`: what may be spent.
     """
     if budget.full:
-        return Sizes(1000, 20, (250, 500, 750, 1000, 1500, 2500), (4000, 4000, 4000, 3000), False, 2500, seeds(budget, 5))
+        return Sizes(1000, 20, (250, 500, 750, 1000, 1500, 2500), (4000, 6000, 10000, 6000), False, 2500, seeds(budget, 5))
     return Sizes(80, 6, (40, 80, 200), (5000, 5000, 5000, 5000), True, 800, seeds(budget, 2))
 
 

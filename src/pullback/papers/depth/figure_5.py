@@ -44,7 +44,7 @@ def sizes(budget: Budget) -> Sizes:
     - `budget`: what may be spent.
     """
     if budget.full:
-        return Sizes(100, 5, (1000, 1500, 2000, 4000), 3000, max(budget.seeds, 5))
+        return Sizes(100, 5, (1000, 1500, 2000, 4000), 6000, max(budget.seeds, 5))
     return Sizes(30, 2, (160, 300, 450), 2500, max(budget.seeds, 2))
 
 
