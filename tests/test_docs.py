@@ -14,6 +14,7 @@ MODULES = (
     "pullback",
     "pullback.constraint",
     "pullback.event",
+    "pullback.linear",
     "pullback.metric",
     "pullback.pde",
     "pullback.plot",

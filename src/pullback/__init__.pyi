@@ -1,6 +1,7 @@
 # What the package hands out; read by `_lazy.py` when a name is first used, and by type checkers and editors.
 from . import constraint as constraint
 from . import event as event
+from . import linear as linear
 from . import metric as metric
 from . import plot as plot
 from . import solver as solver

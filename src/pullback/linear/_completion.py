@@ -1,0 +1,75 @@
+r"""References for matrix completion: the matrix of least nuclear norm through the observed entries, and the effective rank.
+
+\[ \min \lVert\beta\rVert_* \ \text{subject to}\ \beta_\Omega = \text{target}_\Omega \qquad\text{dual:}\qquad \max \langle Y, \text{target}\rangle\ \text{subject to}\ \lVert Y\rVert_2 \le 1,\ Y = 0 \text{ off } \Omega. \]
+
+By Douglas and Rachford's splitting: reflections at singular value thresholding and at the observations. The gap between the two values certifies the result.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._types import Scalar
+from . import _check
+
+
+def effective_rank(matrix: Float[Array, "m n"]) -> Scalar:
+    """exp of the entropy of the singular values divided by their sum (Roy and Vetterli); zero for the zero matrix.
+
+    **Arguments:**
+
+    - `matrix`: any matrix.
+    """
+    s = jnp.linalg.svd(_check.floating("matrix", matrix, 2), compute_uv=False)
+    total = jnp.sum(s)
+    p = s / jnp.where(total > 0, total, 1)
+    entropy = -jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
+    return jnp.where(total > 0, jnp.exp(entropy), 0)
+
+
+def minimum_nuclear_norm(
+    target: Float[Array, "m n"], mask: Bool[Array, "m n"], tolerance: float = 1e-4, max_steps: int = 5000
+) -> tuple[Float[Array, "m n"], Scalar]:
+    """The completion of least nuclear norm, and the gap between its norm and the dual's value, relative.
+
+    **Arguments:**
+
+    - `target`: the matrix; entries that are not observed are not looked at.
+    - `mask`: where it is observed.
+    - `tolerance`: on the gap.
+    - `max_steps`: bound on the number of singular value decompositions.
+    """
+    target = _check.floating("target", target, 2)
+    mask = jnp.asarray(mask)
+    if mask.shape != target.shape or mask.dtype != bool:
+        raise ValueError(f"mask must hold booleans in the shape {target.shape} of target; got {mask.dtype}{mask.shape}.")
+    return _douglas_rachford(jnp.where(mask, target, 0), mask, jnp.asarray(tolerance, target.dtype), jnp.asarray(max_steps))
+
+
+@jax.jit
+def _douglas_rachford(target, mask, tolerance, most):
+    # The step: of the order of the singular values, which thresholding at it halves; rescaled with the data.
+    step = jnp.linalg.norm(target, 2) / 4 + jnp.finfo(target.dtype).tiny
+
+    def observed(z):
+        return jnp.where(mask, target, z)
+
+    def threshold(z):
+        u, s, vt = jnp.linalg.svd(z, full_matrices=False)
+        return (u * jnp.maximum(s - step, 0)[None, :]) @ vt
+
+    def advance(carry):
+        z, _, _, count = carry
+        x = observed(z)
+        low = threshold(2 * x - z)
+        # At a fixed point (x - z)/step is a subgradient of the nuclear norm at x; made feasible, it bounds the optimum from below.
+        y = jnp.where(mask, (x - z) / step, 0)
+        bound = jnp.sum(y * target) / jnp.maximum(1, jnp.linalg.norm(y, 2))
+        value = jnp.sum(jnp.linalg.svd(x, compute_uv=False))
+        return z + low - x, x, (value - bound) / value, count + 1
+
+    def unfinished(carry):
+        return (carry[2] > tolerance) & (carry[3] < most)
+
+    _, x, gap, _ = jax.lax.while_loop(unfinished, advance, (target, target, jnp.asarray(jnp.inf, target.dtype), jnp.asarray(0)))
+    return x, gap
