@@ -68,8 +68,7 @@ def as_printed(weights: np.ndarray, x: np.ndarray, y: np.ndarray, driver: str) -
     beta = np.prod(weights, axis=0)
     matrix, right = fisher(x, beta) @ jacobian(weights), gradient(x, y, beta)
     if driver != "gels":
-        found = scipy.linalg.lstsq(matrix, right, cond=1e-11, lapack_driver=driver)
-        return np.asarray(found[0])
+        return np.asarray(scipy.linalg.lstsq(matrix, right, cond=1e-11, lapack_driver=driver)[0])  # pyright: ignore[reportOptionalSubscript]
     padded = np.concatenate([right, np.zeros(max(0, matrix.shape[1] - right.size))])
     return np.asarray(scipy.linalg.lapack.dgels(matrix, padded[:, None])[1])[: matrix.shape[1], 0]  # pyright: ignore
 

@@ -63,8 +63,8 @@ def library(factors: list[np.ndarray], g: np.ndarray) -> tuple[list[np.ndarray],
     - `factors`: the factors.
     - `g`: the gradient on the product.
     """
-    g = jnp.asarray(g)
-    ng = pb.natural_gradient(pb.Composite(product, loss=lambda b: jnp.sum(g * b)), [jnp.asarray(w) for w in factors])
+    slope = jnp.asarray(g)
+    ng = pb.natural_gradient(pb.Composite(product, loss=lambda b: jnp.sum(slope * b)), [jnp.asarray(w) for w in factors])
     return [np.asarray(v) for v in ng.vector], np.asarray(ng.pushforward)
 
 

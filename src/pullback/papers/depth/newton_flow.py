@@ -14,7 +14,8 @@ from jaxtyping import Array, PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator, require_float64
-from ._logistic import DIAGONAL, LINEAR, TALL, batch, follow, gradient, natural_flow, newton_flow, separable
+from ._logistic import DIAGONAL, LINEAR, TALL, batch, fisher, follow, gradient, natural_flow, newton_flow, separable
+from .diagonal_network import jacobian
 
 TIMES = np.linspace(0.0, 15.0, 16)
 
@@ -50,15 +51,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     for _ in range(budget.seeds):
         x, y = separable(rng, *TALL)
         start, data = 0.5 * rng.standard_normal(4), batch(x, y)
-        g = np.asarray(pb.pullback(LINEAR, jnp.asarray(start), data).matrix())
-        hessian.append(distance(g, hessian_of(LINEAR, jnp.asarray(start), data)))
+        hessian.append(distance(fisher(x, start) / len(x), hessian_of(LINEAR, jnp.asarray(start), data)))
         beta = natural_flow(x, y, start, TIMES)
         initial = gradient(x, y, start)
         decay.append(max(distance(gradient(x, y, b), np.exp(-t) * initial) for t, b in zip(TIMES, beta, strict=True)))
         newton.append(distance(follow(LINEAR, jnp.asarray(start), x, y, TIMES, pb.NewtonFlow()), beta))
         convex.append(distance(newton_flow(x, y, start, TIMES[-1]), beta[-1]))
-        w = jnp.asarray(rng.standard_normal((2, 4)))
-        deep.append(distance(pb.pullback(DIAGONAL, w, data).matrix(), hessian_of(DIAGONAL, w, data)))
+        w = rng.standard_normal((2, 4))
+        j, f = jacobian(w), fisher(x, w.prod(axis=0)) / len(x)
+        deep.append(distance(j.T @ f @ j, hessian_of(DIAGONAL, jnp.asarray(w), data)))
     rows = (
         at_most("the Fisher matrix is the Hessian of the loss", max(hessian), 1e-13),
         at_most("∇L(β_t) = e^-t ∇L(β₀), t ≤ 15: relative error", max(decay), 1e-6),

@@ -36,7 +36,7 @@ def hyperbolic(x: np.ndarray, s: np.ndarray, first: np.ndarray, second: np.ndarr
     """
     plus, minus = 2 * np.log(np.abs(first + second)), 2 * np.log(np.abs(first - second))
 
-    dual = np.zeros(len(x))
+    dual, up, down = np.zeros(len(x)), np.exp(plus) / 4, np.exp(minus) / 4
     for _ in range(1000):
         m = 2 * (x.T @ dual)
         up, down = np.exp(plus + m) / 4, np.exp(minus - m) / 4

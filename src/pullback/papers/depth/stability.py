@@ -13,6 +13,7 @@ The library does the like (graded rows). All are compared with a thousand decima
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -81,7 +82,8 @@ def sorted_qr(x: np.ndarray, z: np.ndarray, y: np.ndarray) -> np.ndarray:
     order = np.argsort(u)
     signed, u = signed[order], u[order]
     weight = np.exp((u[0] - u) / 2) / (1 + np.exp(-u))
-    q, r, columns = scipy.linalg.qr(weight[:, None] * signed, mode="economic", pivoting=True)
+    factors: Any = scipy.linalg.qr(weight[:, None] * signed, mode="economic", pivoting=True)
+    q, r, columns = factors
     delta = np.empty(signed.shape[1])
     delta[columns] = -scipy.linalg.solve_triangular(r, q.T @ (weight * (1 + np.exp(-u))))
     return delta

@@ -42,8 +42,8 @@ def problem(model, target: np.ndarray, seen: np.ndarray, metric: pb.metric.Abstr
     - `seen`: 1 where an entry is observed.
     - `metric`: on the entries; that of all of them, F = I, if left out.
     """
-    target, seen = jnp.asarray(target), jnp.asarray(seen)
-    return pb.Composite(model, loss=lambda b: jnp.sum(seen * (b - target) ** 2) / 2, metric=metric)
+    goal, mask = jnp.asarray(target), jnp.asarray(seen)
+    return pb.Composite(model, loss=lambda b: jnp.sum(mask * (b - goal) ** 2) / 2, metric=metric)
 
 
 def line(start: np.ndarray, target: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -82,7 +82,7 @@ def _linear(rng: np.random.Generator) -> Iterator[Row]:
     weights = phi(-signed @ beta)
     yield from pair("(22), (25), the gradient", distance(-signed @ weights, exact), distance(-signed.T @ weights, exact))
     truth = 1 / (1 + np.exp(-s))
-    yield from pair("(32), p(y = 1) at a logit of 1.3", abs(phi(np.array(-s)) - truth), abs(phi(np.array(s)) - truth))
+    yield from pair("(32), p(y = 1) at a logit of 1.3", abs(float(phi(np.array(-s))) - truth), abs(float(phi(np.array(s))) - truth))
     p = truth
     yield from pair(
         "(36), line 4",
@@ -148,9 +148,11 @@ def _layers(rng: np.random.Generator) -> Iterator[Row]:
 def _rescaling(rng: np.random.Generator) -> Iterator[Row]:
     """C.3: a sample with y = 1, whose logit is flipped as printed; and the constants of a run."""
     s, y = 0.8, 1.0
-    speed = y / phi(np.array(y * s))  # eq. (66)
+    speed = y / float(phi(np.array(y * s)))  # eq. (66)
     yield from pair(
-        "C.3, the speed (67) of s̃ for y = 1", abs(-speed - 1 / phi(np.array(-s))), abs(y * speed - 1 / phi(np.array(y * s)))
+        "C.3, the speed (67) of s̃ for y = 1",
+        abs(-speed - 1 / float(phi(np.array(-s)))),
+        abs(y * speed - 1 / float(phi(np.array(y * s)))),
     )
     samples, columns = 3, 7
     x, labels = separable(rng, samples, columns)
