@@ -75,7 +75,7 @@ def figure(data):
 
     fig, axes = open_figure(None, columns=2, size=(3.8, 3.8))
     angle = np.linspace(0, 2 * np.pi, 200)
-    for ax, x, printed, right, name in zip(axes, data["x"], data["printed"], data["right"], ("X", r"$XA^\top$"), strict=True):
+    for ax, x, printed, right, name in zip(axes, data["x"], data["printed"], data["right"], ("$X$", r"$XA^\top$"), strict=True):
         radius, size = np.linalg.norm(right), 0.5
         along = np.array([-x[1], x[0]]) / np.linalg.norm(x)
         line = right[:, None] + along[:, None] * np.array([-2.0, 2.0])

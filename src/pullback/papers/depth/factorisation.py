@@ -11,9 +11,10 @@ r"""A natural gradient of a product of matrices, \(\beta = W_1\cdots W_L\) with 
   error of a finite step is larger by about the square of the ratio of the norms.
 """
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 import pullback as pb
 
@@ -63,9 +64,13 @@ def library(factors: list[np.ndarray], g: np.ndarray) -> tuple[list[np.ndarray],
     - `factors`: the factors.
     - `g`: the gradient on the product.
     """
-    slope = jnp.asarray(g)
-    ng = pb.natural_gradient(pb.Composite(product, loss=lambda b: jnp.sum(slope * b)), [jnp.asarray(w) for w in factors])
+    problem = pb.Composite(product, loss=eqx.Partial(_inner, jnp.asarray(g)))
+    ng = pb.natural_gradient(problem, [jnp.asarray(w) for w in factors])
     return [np.asarray(v) for v in ng.vector], np.asarray(ng.pushforward)
+
+
+def _inner(g: Array, beta: Array) -> Array:
+    return jnp.sum(g * beta)
 
 
 def _norm(updates: list[np.ndarray]) -> float:

@@ -10,7 +10,7 @@ What the figure does not say: the natural maps belong to \(F = I\). With the Fis
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
@@ -20,6 +20,19 @@ from ._products import gaussian, jacobian, product, sides
 SIZE, MIDDLE = 11, 5
 STEPS = (0.1, 0.01, 0.001)
 COLUMNS = ("EGF", "EGD", "NGF", "NGD")
+
+
+def middle(beta: Float[Array, "11 11"]) -> Float[Array, ""]:
+    """The entry that is observed.
+
+    **Arguments:**
+
+    - `beta`: the matrix.
+    """
+    return beta[MIDDLE, MIDDLE]
+
+
+PROBLEM = pb.Composite(product, loss=middle)
 
 
 def euclidean(factors: list[np.ndarray]) -> np.ndarray:
@@ -66,8 +79,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     for depth in (1, 2, 3):
         for _ in range(budget.seeds):
             factors = gaussian(rng, [SIZE] * (depth + 1))
-            problem, point = pb.Composite(product, loss=lambda b: b[MIDDLE, MIDDLE]), [jnp.asarray(w) for w in factors]
-            plain, natural = pb.ntk(problem, point), pb.natural_ntk(problem, point)
+            point = [jnp.asarray(w) for w in factors]
+            plain, natural = pb.ntk(PROBLEM, point), pb.natural_ntk(PROBLEM, point)
             egf, ngf = (np.asarray(k.column(MIDDLE, MIDDLE)) for k in (plain, natural))
             off = [distance(natural.discrete_column(MIDDLE, MIDDLE, step=h), unit) for h in STEPS]
             found["reference"][depth].append(distance(egf, euclidean(factors)))

@@ -59,7 +59,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CORRECTED,
         ),
         at_least("that share at D = 4 N log N", shares[:, -1].min(), 0.8, Role.CORRECTED),
-        at_most("and at D = 0.8 N log N", shares[:, 1].max(), 0.1, Role.CORRECTED),
+        at_most("and at D = 0.5 N log N", shares[:, 0].max(), 0.1, Role.CORRECTED),
         at_least("control: the criterion against the margin itself, share of agreement", np.mean(agree), 1.0, Role.CONTROL),
     )
     return Measured(rows, {"sizes": np.array(sizes), "ratios": RATIOS, "shares": shares, "draws": draws})

@@ -8,6 +8,7 @@ nothing is learnt about an entry that was not observed. The library follows prod
 projection. So does a factorisation through a bottleneck.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,8 +43,12 @@ def problem(model, target: np.ndarray, seen: np.ndarray, metric: pb.metric.Abstr
     - `seen`: 1 where an entry is observed.
     - `metric`: on the entries; that of all of them, F = I, if left out.
     """
-    goal, mask = jnp.asarray(target), jnp.asarray(seen)
-    return pb.Composite(model, loss=lambda b: jnp.sum(mask * (b - goal) ** 2) / 2, metric=metric)
+    # As arguments, not in a closure: another target is another input, not another program.
+    return pb.Composite(model, loss=eqx.Partial(_error, jnp.asarray(target), jnp.asarray(seen)), metric=metric)
+
+
+def _error(target: Array, seen: Array, beta: Array) -> Array:
+    return jnp.sum(seen * (beta - target) ** 2) / 2
 
 
 def line(start: np.ndarray, target: np.ndarray, seen: np.ndarray) -> np.ndarray:

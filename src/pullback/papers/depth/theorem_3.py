@@ -31,7 +31,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     require_float64()
     rng = generator(key)
     times = np.concatenate([[0.0], np.geomspace(0.1, END, 30)])
-    exact, slope, ratio, active, curves = [], [], [], [], None
+    exact, slope, ratio, curves = [], [], [], None
     for _ in range(budget.seeds):
         x, y = separable(rng, SAMPLES, COLUMNS)
         start = 0.4 * rng.standard_normal(COLUMNS)
@@ -39,15 +39,19 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         exact.append(distance(s, closed))
         slope.append(np.abs((s[-1] - s[-2]) / (times[-1] - times[-2]) - y).max())
         ratio.append(np.abs(s[-1] / END - y).max())
-        active.append(np.sum(x @ l2_margin(x, y) * y < 1 + 1e-9))
         curves = s * y
     rows = (
         at_most("logits against the closed form, t ≤ 300", max(exact), 1e-7),
         at_most("slope of the logits at the end against y", max(slope), 1e-7),
         at_most("|s/t - y| at t = 300", max(ratio), 0.05),
-        at_least("control: samples that are no support vectors of the largest margin", SAMPLES - max(active), 1, Role.CONTROL),
+        at_least("control, N = 30, D = 40: samples that are no support vectors of the largest margin", _idle(rng), 1, Role.CONTROL),
     )
     return Measured(rows, {"times": times, "margins": curves})
+
+
+def _idle(rng: np.random.Generator) -> int:
+    x, y = separable(rng, 30, 40)
+    return int(np.sum(y * (x @ l2_margin(x, y)) > 1 + 1e-6))
 
 
 def figure(data):
