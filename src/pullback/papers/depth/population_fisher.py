@@ -60,7 +60,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """
     require_float64()
     rng = generator(key)
-    columns, sparse, many = (50, 5, 5000) if budget.full else (20, 3, 1000)
+    columns, sparse, many = (50, 5, 2000) if budget.full else (20, 3, 1000)
     seeds = max(3, budget.seeds)
     scores, spread, check = {name: [] for name in ("training", "population", "EGD2")}, [], []
     for _ in range(seeds):
