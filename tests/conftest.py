@@ -19,6 +19,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Files whose parametrised tests run, by default, on every n-th of their cases; `make test-all` runs all of them.
 THINNED = {
     "test_agreement": 4,
+    "test_claims": 4,
+    "test_depth": 4,
     "test_gauge": 4,
     "test_gram": 3,
     "test_measure": 4,

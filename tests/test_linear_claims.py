@@ -13,7 +13,6 @@ MODULES = (
     "depth.figure_5",
     "depth.figure_6",
     "ours.full_rank_solver",
-    "ours.lp_limit",
     "ours.masked_completion",
     "ours.min_l1",
     "ours.parametrisation",

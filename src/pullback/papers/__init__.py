@@ -89,7 +89,6 @@ MODULES: dict[str, tuple[str, ...]] = {
         "glm",
         "saturation",
         "parametrisation",
-        "lp_limit",
         "min_l1",
         "masked_completion",
         "peak",

@@ -85,7 +85,7 @@ def figure(data):
 
 CLAIM = Claim(
     name="depth-limit-direction",
-    source="ours",
+    source="depth",
     place="Kerekes et al., section 3, the case N > D",
     statement="On separable data with N > D the natural flow tends to the solution of a linear program, min Σ q_i x̃_i·v with margins of at least 1, like 1/t.",
     verdict=Verdict.HOLDS,

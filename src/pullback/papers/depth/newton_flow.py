@@ -72,7 +72,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 CLAIM = Claim(
     name="depth-newton-flow",
-    source="ours",
+    source="depth",
     place="Kerekes et al., section 3",
     statement="The natural flow of a linear logistic model is its Newton flow: the gradient decays as e^-t, and each point of the flow solves one convex problem.",
     verdict=Verdict.HOLDS,
