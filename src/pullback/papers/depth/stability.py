@@ -20,7 +20,7 @@ import scipy.linalg
 from jaxtyping import PRNGKeyArray
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, equals, generator, require_float64
-from ..models.saturation import direction, naive, reference, shifted
+from ..ours.saturation import direction, naive, reference, shifted
 
 CASES: dict[str, tuple[int, int, float, float]] = {
     "common offset 350": (5, 8, 350.0, 353.0),
