@@ -118,7 +118,7 @@ def reproduce(names: Sequence[str], registry: str, folder: Path, budget: Budget,
             assert result is not None
         if trouble is not None and "could not be written" not in trouble:
             result = save(result, store)
-        found[name] = result
+        found[name], expected[name] = result, result.seconds
         watcher.finished(result)
 
     def tick(workers: list[Worker]) -> None:
