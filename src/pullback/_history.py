@@ -38,6 +38,12 @@ class History:
             raise KeyError(f"there is no column {name!r}; there are {', '.join(self.columns) or 'none yet'}.")
         return self.columns[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
     def __len__(self) -> int:
         return len(self.columns["step"]) if self.columns else 0
 
