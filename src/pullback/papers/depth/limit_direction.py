@@ -6,7 +6,7 @@ Let \(u_i = \tilde x_i\cdot\beta_t\). By \(\nabla L(\beta_t) = e^{-t}\nabla L(\b
 \[ v = \arg\min_v\ \textstyle\sum_i q_i\,\tilde x_i\cdot v \quad\text{subject to}\quad \tilde x_i\cdot v \ge 1 , \]
 
 a linear program. It is invariant under invertible maps of the data, as Theorem 2 demands; from \(\beta_0 = 0\) all \(q_i\) are equal; for \(N \le D\) all constraints are active and it is the
-interpolant of the labels. It is not the largest \(\ell_2\) margin. The flow gets there like \(1/t\), once
+interpolant of the labels. It need not be the largest \(\ell_2\) margin, though on small random sets it often is near. The flow gets there like \(1/t\), once
 \(t\) is large against the inverse of the least slack \(\tilde x_i\cdot v - 1\) of the other samples.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator, require_float64
+from . import _toy
 from ._logistic import TALL, cosine, natural_flow, phi, separable
 from ._margins import l2_margin, natural_margin
 
@@ -32,7 +33,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     require_float64()
     rng = generator(key)
     count = 6 * budget.seeds if budget.full else 4
-    errors, cosines, margins, invariance = [], [], [], []
+    errors, cosines, invariance = [], [], []
     for i in range(count):
         x, y = separable(rng, SAMPLES, COLUMNS)
         start = (i % 2) * rng.standard_normal(COLUMNS)
@@ -41,7 +42,6 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         beta = natural_flow(x, y, start, TIMES)
         errors.append([distance(b / t, v) for b, t in zip(beta, TIMES, strict=True)])
         cosines.append(cosine(beta[-1], v))
-        margins.append(cosine(beta[-1], l2_margin(x, y)))
         a = rng.standard_normal((COLUMNS, COLUMNS)) + np.eye(COLUMNS)
         invariance.append(distance(a.T @ natural_margin(x @ a.T, y, q), v))
     errors = np.array(errors)
@@ -53,9 +53,13 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         at_most("order in 1/t between t = 80 and 160 is 1: largest difference", np.abs(order - 1).max(), 0.1),
         at_most("the program is invariant, Aᵀv(XAᵀ) = v(X)", max(invariance), 1e-8),
         at_most("N = D: it is X⁻¹y", distance(natural_margin(wide, labels), np.linalg.solve(wide, labels)), 1e-8),
-        at_most("control: cosine with the largest l2 margin: smallest", min(margins), 0.999, Role.CONTROL),
+        at_most("control, the points of Figure 2: cosine of the program and the largest l2 margin", _other(), 0.95, Role.CONTROL),
     )
     return Measured(rows, {"times": TIMES, "errors": errors})
+
+
+def _other() -> float:
+    return cosine(natural_margin(_toy.X, _toy.Y), l2_margin(_toy.X, _toy.Y))
 
 
 def figure(data):

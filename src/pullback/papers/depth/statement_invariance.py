@@ -113,7 +113,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     rows_full, columns_full, singular = [], [], []
     for _ in range(5 * budget.seeds):
         root = rng.standard_normal((3, 3))
-        rows_full.append(law(rng.standard_normal((3, 5)), root @ root.T))
+        rows_full.append(law(rng.standard_normal((3, 5)), root @ root.T + np.eye(3)))
         columns_full.append(law(rng.standard_normal((5, 3)), np.cov(rng.standard_normal((5, 9)))))
         singular.append(law(rng.standard_normal((3, 5)), root[:, :2] @ root[:, :2].T))
     rows = (
