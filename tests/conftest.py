@@ -20,7 +20,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 THINNED = {
     "test_agreement": 4,
     "test_claims": 4,
-    "test_depth": 4,
     "test_gauge": 4,
     "test_gram": 3,
     "test_measure": 4,

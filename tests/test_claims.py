@@ -14,15 +14,11 @@ from pullback._report._result import decode, encode
 from pullback.papers import MODULES, SOURCES, Budget, Claim, Measured, Role, Verdict, claims, collect, judge
 from pullback.papers._claim import at_least, at_most, distance, equals, generator
 
-OWN = ("invariance", "abstract", "lecture")
-CLAIMS = {
-    name: claim
-    for name, claim in claims().items()
-    if claim.source in OWN or claim.name in ("glm-irls", "saturation", "singular-metric")
-}
+CLAIMS = claims()
+HEAVY = {"depth-figure-2", "depth-figure-4", "depth-figure-5", "depth-figure-6", "masked-completion", "min-l1", "parametrisation"}
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in CLAIMS])
 def test_the_quick_run_comes_to_the_verdict_on_record(name):
     claim = CLAIMS[name]
     measured = claim.measure(Budget())
