@@ -66,6 +66,8 @@ MODULES: dict[str, tuple[str, ...]] = {
         "figure_2",
         "figure_3",
         "figure_4",
+        "chance",
+        "structure",
         "figure_5",
         "figure_6",
     ),
