@@ -47,7 +47,7 @@ def next_to_a_gradient(rng, size=100):
         calls = {"gradient": functools.partial(plain, factors)}
         for name, method in (("split", model.split), ("exact", model.natural_gradient)):
             calls[name] = functools.partial(jax.jit(method), factors, target)
-        seconds = interleaved(calls, 60)
+        seconds = interleaved(calls, 200)
         found[depth] = {name: round(seconds[name] / seconds["gradient"], 2) for name in ("split", "exact")}
     return found
 
