@@ -65,6 +65,9 @@ def test_what_agrees_with_the_record_is_printed_and_written_and_not_run_again(re
     written = json.loads((folder / "report/results.json").read_text())
     assert written["results"][0]["verdict"] == "holds" and written["results"][1]["rows"][0]["label"] == "as printed"
     assert written["versions"]["jax"] and written["missing"] == ["wrong", "broken", "dying", "slow"]
+    summary = (folder / "report/summary.md").read_text()
+    assert "--budget quick --seeds 1" in summary and "1 holds, 1 holds with correction, 0 does not hold" in summary
+    assert "| holds | error & <rest> | 1e-12 ≤ 1e-09 |" in summary
     assert (folder / "report/claims/good.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (folder / "report/claims/good.svg").read_bytes()
     data = load(folder / "report/claims", "good").data

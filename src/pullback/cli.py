@@ -53,7 +53,7 @@ def reproduce(
     _writable(out)
     from rich.console import Console
 
-    from ._report import Screen, page, publish, show
+    from ._report import Screen, page, publish, show, summary
     from ._report import reproduce as run
     from .papers import Budget
 
@@ -64,7 +64,7 @@ def reproduce(
         report = run(chosen, REGISTRY, out, size, screen)
     console = Console()
     show(report, console if console.is_terminal else Console(width=132))
-    typer.echo(f"Report: {publish(report, out, page)}")
+    typer.echo(f"Report: {publish(report, out, page, summary)}")
     if not report.complete:
         raise typer.Exit(130)
     if report.differing:

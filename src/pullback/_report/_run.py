@@ -178,15 +178,17 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-def publish(report: Report, folder: Path, page: Any) -> Path:
-    """Write `index.html` and `results.json`; the path of the page.
+def publish(report: Report, folder: Path, page: Any, summary: Any) -> Path:
+    """Write `index.html`, `summary.md` and `results.json`; the path of the page.
 
     **Arguments:**
 
     - `report`: what to publish.
     - `folder`: where to.
     - `page`: makes the page from the report and the folder of results.
+    - `summary`: makes the summary from the report.
     """
     write_whole(folder / "results.json", report.json().encode())
+    write_whole(folder / "summary.md", summary(report).encode())
     write_whole(folder / "index.html", page(report, folder / "claims").encode())
     return folder / "index.html"
