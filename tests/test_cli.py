@@ -18,7 +18,9 @@ from pullback._report._result import Damaged, load
 from pullback.cli import app
 
 SCRIPTS = Path(__file__).parent / "scripts"
+# A shell without job control starts what it puts into the background with SIGINT ignored, and children inherit that.
 START = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "import sys, pullback.cli as cli; cli.REGISTRY = 'made_claims'; sys.argv = ['pullback', 'reproduce', *sys.argv[1:]]; cli.main()"
 )
 

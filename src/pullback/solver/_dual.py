@@ -26,7 +26,7 @@ class DualFactors(AbstractFactors):
     """e^ℓ, or one where the weights cancel; `gram` is that of diag(scale) Â."""
     grading: Float[Array, " m"]
     gram: Eigen | Damped
-    damping: Float[Array, ""]
+    damping: Float[Array, ""] | None
 
     @property
     def spectrum(self) -> Spectrum:
@@ -39,7 +39,7 @@ class DualFactors(AbstractFactors):
     def lifted(self, r):
         r = self.scale * r
         solution = self._rmv(self._kernel(r))
-        if isinstance(self.gram, Damped):
+        if self.damping is not None:
             return solution
         # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)², and stays in the residual of K; the normal
         # equations do not see it.
@@ -51,9 +51,9 @@ class DualFactors(AbstractFactors):
         if isinstance(gram, Damped):
 
             def woodbury(g):
-                return (g - rmv(gram.apply(mv(g)))) / self.damping
+                return (g - rmv(gram.apply(mv(g)))) / gram.damping
 
-            return refine(gram, woodbury, lambda v: g - rmv(mv(v)) - self.damping * v, woodbury(g))
+            return refine(gram, woodbury, lambda v: g - rmv(mv(v)) - gram.damping * v, woodbury(g))
         # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D Â, and D⁻² stands between the two.
         y = refine(gram, lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), gram.apply(mv(g)))
         ratio = self.scale / jnp.where(self.grading > 0, self.grading, 1.0)
@@ -78,8 +78,12 @@ class DualFactors(AbstractFactors):
 
     def _kernel(self, r: Array) -> Array:
         """(K + λ)⁺ r."""
-        product = lambda y: self.scaled_mv(self._rmv(y)) + self.damping * y
-        return refine(self.gram, self.gram.apply, lambda y: r - product(y), self.gram.apply(r))
+
+        def rest(y):
+            image = r - self.scaled_mv(self._rmv(y))
+            return image if self.damping is None else image - self.damping * y
+
+        return refine(self.gram, self.gram.apply, rest, self.gram.apply(r))
 
 
 class Dual(AbstractSolver):
@@ -99,7 +103,7 @@ class Dual(AbstractSolver):
 
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)
-        grading, zero = operator.scale, jnp.zeros((), metric.dtype)
+        grading = operator.scale
         found = find(operator) if self.structured else None
         if found is None:
             unit = operator.unit_rows()
@@ -115,7 +119,7 @@ class Dual(AbstractSolver):
             full = plain.spectrum.rank == jnp.sum(metric.active, dtype=jnp.int32)
             gram = jax.lax.cond(full, lambda _: plain, lambda k: eigen(k, operator.shape, inverse), graded)
             gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
-            factors = DualFactors(rows, jnp.where(full, 1.0, grading), grading, gram, zero)
+            factors = DualFactors(rows, jnp.where(full, 1.0, grading), grading, gram, None)
         else:
-            factors = DualFactors(rows, grading, grading, eigen(graded, operator.shape, inverse), zero)
+            factors = DualFactors(rows, grading, grading, eigen(graded, operator.shape, inverse), None)
         return Factorised(operator, inverse, factors, self.name)

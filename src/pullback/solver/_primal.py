@@ -18,7 +18,7 @@ class PrimalFactors(AbstractFactors):
 
     operator: Whitened
     gram: Eigen | Damped
-    damping: Float[Array, ""]
+    damping: Float[Array, ""] | None
     order: np.ndarray | None
     """The order of the parameters in `gram`, if it is another than that of the flat vector."""
 
@@ -35,7 +35,7 @@ class PrimalFactors(AbstractFactors):
 
         def residual(eta):
             # Formed in the output space, where it does not cancel.
-            return operator.rmv(r - operator.mv(eta)) - self.damping * eta
+            return operator.rmv(r - operator.mv(eta)) - self._damped(eta)
 
         return refine(self.gram, self._apply, residual, self._start(operator.rmv(r)))
 
@@ -46,9 +46,9 @@ class PrimalFactors(AbstractFactors):
         def solve(rest):
             # What of g is outside the range of G stays in the residual, and would come in through the eigenvectors, off by eps cond(A)²: one product
             # with G takes it away.
-            return self._apply(rest) if isinstance(self.gram, Damped) else self._apply(self._apply(product(rest)))
+            return self._apply(self._apply(product(rest))) if self.damping is None else self._apply(rest)
 
-        return refine(self.gram, solve, lambda eta: g - product(eta) - self.damping * eta, self._start(g))
+        return refine(self.gram, solve, lambda eta: g - product(eta) - self._damped(eta), self._start(g))
 
     def project(self, eta):
         return self._ordered(self.gram.project, eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)
@@ -58,7 +58,10 @@ class PrimalFactors(AbstractFactors):
         no residual would show.
         """
         x = self._apply(g)
-        return x if isinstance(self.gram, Damped) else self.operator.rmv(self.operator.mv(self._apply(x)))
+        return self.operator.rmv(self.operator.mv(self._apply(x))) if self.damping is None else x
+
+    def _damped(self, eta: Array) -> Array:
+        return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
 
     def _apply(self, x: Array) -> Array:
         return self._ordered(self.gram.apply, x)
@@ -92,7 +95,7 @@ class Primal(AbstractSolver):
             damping = jnp.asarray(inverse.damping, metric.dtype)
             gram = damped(matrix, damping)
         else:
-            damping = jnp.zeros((), metric.dtype)
+            damping = None
             gram = eigen(matrix, operator.shape, inverse)
         order = None if found is None else found.order
         return Factorised(operator, inverse, PrimalFactors(operator, gram, damping, order), self.name)

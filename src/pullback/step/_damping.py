@@ -70,7 +70,7 @@ def redamp(factorised: Factorised, damping: Scalar) -> Factorised:
         damped = eqx.tree_at(lambda f: (f.h, f.kernel), base, (filtered(base.s, base.kept), jnp.zeros_like(kernel)))
     elif isinstance(base, PrimalFactors | DualFactors) and isinstance(base.gram, Eigen):
         h = filtered(base.gram.s, base.gram.kept)
-        damped = eqx.tree_at(lambda f: (f.gram.h, f.damping), base, (h, damping))
+        damped = eqx.tree_at(lambda f: (f.gram.h, f.damping), base, (h, damping), is_leaf=lambda x: x is None)
     elif isinstance(base, KrylovFactors):
         damped = KrylovFactors(base.operator, damping, None, None, None, base.rtol, base.max_steps)
         return Factorised(factorised.operator, inverse, damped, factorised.solver)
