@@ -93,7 +93,7 @@ def figure(data: Mapping[str, Any]) -> Any:
     for i, colour in enumerate(("#0072b2", "#d55e00", "#009e73")):
         beta = data[f"depth_{i + 1}"]
         axes.bar(np.arange(len(beta)) + 0.27 * (i - 1), beta, width=0.25, color=colour, label=f"L = {i + 1}")
-    axes.set(xlabel="coefficient", ylabel="β", title="NGF (Moore-Penrose), t = 20, N = 4 < D = 12, same β(0), same logits")
+    axes.set(xlabel="coefficient", ylabel="β", title="Same start, same logits: N = 4 < D = 12, t = 20")
     axes.legend()
     return drawing
 
