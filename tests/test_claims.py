@@ -18,6 +18,15 @@ CLAIMS = claims()
 HEAVY = {"depth-figure-2", "depth-figure-4", "depth-figure-5", "depth-figure-6", "masked-completion", "min-l1", "parametrisation"}
 
 
+def labelled(axes):
+    """Whether both axes say what they are, unless they have no numbers: a map, a panel that shares the axis of the one below."""
+    if not (axes.get_visible() and axes.axison):
+        return True
+    sides = ((axes.xaxis, "labelbottom"), (axes.yaxis, "labelleft"))
+    numbered = [axis for axis, side in sides if axis.get_majorticklocs().size and axis.get_tick_params().get(side, True)]
+    return all(axis.get_label_text() for axis in numbered)
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in CLAIMS])
 def test_the_quick_run_comes_to_the_verdict_on_record(name):
     claim = CLAIMS[name]
@@ -26,10 +35,10 @@ def test_the_quick_run_comes_to_the_verdict_on_record(name):
     assert judge(measured.rows) is claim.verdict
     assert len({row.label for row in measured.rows}) == len(measured.rows)
     assert not claim.key_number or claim.key_number in {row.label for row in measured.rows}
-    assert all(np.isfinite(row.measured) for row in measured.rows)
+    assert not any(np.isnan(row.measured) for row in measured.rows)  # that a formula overflows is an answer
     if claim.figure is not None:
         figure = claim.figure(decode(encode(measured.data)))
-        assert all(axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes if axes.get_visible() and axes.axison)
+        assert [axes.get_title() for axes in figure.axes if not labelled(axes)] == []
 
 
 @pytest.mark.parametrize("name", CLAIMS)

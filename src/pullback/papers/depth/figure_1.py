@@ -169,7 +169,9 @@ def figure(data):
         ax.set(
             title={"W1": r"parameters $\mathcal{W}_1$", "W2": r"parameters $\mathcal{W}_2$", "H": r"hypotheses $\mathcal{H}$"}[
                 space
-            ]
+            ],
+            xlabel="first coordinate",
+            ylabel="second coordinate",
         )
         ax.legend(frameon=True, framealpha=0.8, fontsize=8, loc="best")
     return fig
