@@ -213,8 +213,11 @@ def cost(what):
 
 @pytest.mark.slow
 def test_cost_next_to_a_gradient(capsys):
-    """D = 100, well-conditioned square factors: ratios to one jitted gradient, shortest times of one interleaved run."""
-    found = cost("gradient")
+    """D = 100, well-conditioned square factors: ratios to one jitted gradient, shortest times of one interleaved run; the best of three, for other
+    processes can only disturb.
+    """
+    runs = [cost("gradient") for _ in range(3)]
+    found = {depth: {name: min(run[depth][name] for run in runs) for name in runs[0][depth]} for depth in runs[0]}
     with capsys.disabled():
         print("\ncost next to a gradient, D = 100:", found)
     assert max(found[depth]["split"] for depth in found) < 3
