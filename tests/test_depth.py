@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from pullback import papers
+from pullback import linear, papers
 from pullback.papers._claim import Budget, Verdict, judge
 from pullback.papers.depth import _logistic, _margins, _products, _toy
 
@@ -32,7 +32,7 @@ def test_a_wrong_offset_in_theorem_3(monkeypatch):
 
 
 def test_the_limit_is_not_the_largest_margin(monkeypatch):
-    monkeypatch.setattr(MODULES["limit_direction"], "natural_margin", lambda x, y, q=None: _margins.l2_margin(x, y))
+    monkeypatch.setattr(MODULES["limit_direction"], "natural_margin", lambda x, y, q=None: linear.l2_margin(x, y))
     rows = run("limit_direction").rows
     assert not rows[0].holds and judge(rows) is None  # the control notices, too
 
@@ -68,14 +68,14 @@ def test_margins_against_a_general_solver(rng):
     constraint = {"type": "ineq", "fun": lambda b: signed @ b - 1, "jac": lambda b: signed}
     start = 10 * _margins.natural_margin(x, y)
     general = minimize(lambda b: b @ b / 2, start, jac=lambda b: b, constraints=constraint, method="SLSQP", options={"ftol": 1e-14})
-    np.testing.assert_allclose(_margins.l2_margin(x, y), general.x, rtol=0, atol=1e-6 * np.linalg.norm(general.x))
-    for v in (_margins.l2_margin(x, y), _margins.l1_margin(x, y), _margins.natural_margin(x, y)):
+    np.testing.assert_allclose(linear.l2_margin(x, y), general.x, rtol=0, atol=1e-6 * np.linalg.norm(general.x))
+    for v in (linear.l2_margin(x, y), linear.l1_margin(x, y), _margins.natural_margin(x, y)):
         assert np.isclose((signed @ v).min(), 1.0)
-    assert np.abs(_margins.l1_margin(x, y)).sum() <= np.abs(_margins.l2_margin(x, y)).sum() + 1e-9
+    assert np.abs(linear.l1_margin(x, y)).sum() <= np.abs(linear.l2_margin(x, y)).sum() + 1e-9
 
 
 def test_the_toy_has_three_answers():
-    angles = [float(_toy.degrees(f(_toy.X, _toy.Y))) for f in (_margins.l2_margin, _margins.l1_margin, _margins.natural_margin)]
+    angles = [float(_toy.degrees(f(_toy.X, _toy.Y))) for f in (linear.l2_margin, linear.l1_margin, _margins.natural_margin)]
     assert angles == pytest.approx([np.degrees(np.arctan(0.4)), 0.0, -4.9], abs=0.1)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 from scipy.optimize import linprog, nnls
 
 from . import _check
@@ -33,7 +33,7 @@ def _solved(solution: Any) -> np.ndarray:
     return np.asarray(solution.x)
 
 
-def l2_margin(x: Float[Array, "N D"], y: Float[Array, " N"]) -> Float[Array, " D"]:
+def l2_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
     """The classifier of least Euclidean norm with margins of at least 1.
 
     **Arguments:**
@@ -60,7 +60,7 @@ def _weighted_l1(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.subtract(*np.split(_solved(solution), 2))
 
 
-def l1_margin(x: Float[Array, "N D"], y: Float[Array, " N"]) -> Float[Array, " D"]:
+def l1_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
     """The classifier of least ℓ1 norm with margins of at least 1.
 
     **Arguments:**
@@ -71,7 +71,9 @@ def l1_margin(x: Float[Array, "N D"], y: Float[Array, " N"]) -> Float[Array, " D
     return jnp.asarray(_weighted_l1(rows, np.ones(rows.shape[1])), dtype)
 
 
-def lp_margin(x: Float[Array, "N D"], y: Float[Array, " N"], p: float, starts: int = 8, seed: int = 0) -> Float[Array, " D"]:
+def lp_margin(
+    x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"], p: float, starts: int = 8, seed: int = 0
+) -> Float[Array, " D"]:
     """The classifier of least ℓp quasi-norm found, 0 < p ≤ 1; p = 2/L belongs to a diagonal network of depth L ≥ 2.
 
     **Arguments:**
@@ -103,7 +105,7 @@ def lp_margin(x: Float[Array, "N D"], y: Float[Array, " N"], p: float, starts: i
     return jnp.asarray(best, dtype)
 
 
-def l2_interpolant(x: Float[Array, "N D"], target: Float[Array, " N"]) -> Float[Array, " D"]:
+def l2_interpolant(x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
     """X⁺ target: ordinary least squares, of least norm where N < D.
 
     **Arguments:**
@@ -116,7 +118,7 @@ def l2_interpolant(x: Float[Array, "N D"], target: Float[Array, " N"]) -> Float[
     return jnp.linalg.lstsq(x, target)[0]
 
 
-def l1_interpolant(x: Float[Array, "N D"], target: Float[Array, " N"]) -> Float[Array, " D"]:
+def l1_interpolant(x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
     """The solution of Xβ = target of least ℓ1 norm.
 
     **Arguments:**

@@ -200,6 +200,16 @@ def distance(a: Any, b: Any) -> float:
     return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
 
 
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """The cosine of the angle between two vectors.
+
+    **Arguments:**
+
+    - `a`, `b`: vectors.
+    """
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
 def require_float64() -> None:
     """Refuse to measure in float32."""
     if jnp.result_type(float) != jnp.float64:

@@ -193,13 +193,3 @@ def interpolating_logits(s: np.ndarray, y: np.ndarray, t: float | np.ndarray) ->
     """
     time = np.asarray(t, float)[..., None] + np.logaddexp(0.0, y * s)
     return y * (time + np.log1p(-np.exp(-time)))
-
-
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The cosine of the angle between two vectors.
-
-    **Arguments:**
-
-    - `a`, `b`: vectors.
-    """
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from scipy.optimize import minimize
 
+from ...linear import l1_margin, l2_margin
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, require_float64
-from ._margins import l1_margin, l2_margin
 
 A = np.array([[1.0, 2.0], [-1.0, 0.0]])
 X, Y = np.array([[2.0, -3.0]]), np.array([1.0])
@@ -42,8 +42,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """
     require_float64()
     sets = X, X @ A.T
-    dual, general = [l2_margin(x, Y) for x in sets], [least(x[0]) for x in sets]
-    one = [l1_margin(x, Y) for x in sets]
+    dual, general = [np.asarray(l2_margin(x, Y)) for x in sets], [least(x[0]) for x in sets]
+    one = [np.asarray(l1_margin(x, Y)) for x in sets]
     gap = lambda some, others: max(distance(a, b) for a, b in zip(some, others, strict=True))
     rows = (
         at_most("the printed argmins against the largest l2 margin", gap(PRINTED, dual), 1e-6),

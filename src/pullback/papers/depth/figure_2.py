@@ -1,7 +1,7 @@
 r"""Figure 2: which separator of eight points in the plane (`_toy`) is found. Euclidean flow with one layer: that of largest \(\ell_2\) margin (A). With \(L\) diagonal layers: largest \(\ell_{2/L}\) margin, here along the
 first axis (B). Natural gradient: the same at any depth, and neither of the two (C, D).
 
-The three limits come from convex programs (`_margins`): 21.8°, 0° and the linear program of `limit_direction`. Euclidean directions settle like \(1/\log t\), so that flow is followed to
+The three limits come from convex programs (`pullback.linear`): 21.8°, 0° and the linear program of `limit_direction`. Euclidean directions settle like \(1/\log t\), so that flow is followed to
 \(t = 10^{100}\) in logarithmic time. The natural flow is followed by the library, natural gradient *descent* by NumPy, step 0.02.
 
 **A caveat.** The layers must differ at the start. With \(w_1 = w_2\) a coefficient of two layers is a square and cannot change its sign: at zero \(J\) loses a row, the natural flow ends there in finite
@@ -15,9 +15,10 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
+from ...linear import l1_margin, l2_margin
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals, require_float64
 from ._logistic import STACKED, batch, follow, phi
-from ._margins import l1_margin, l2_margin, natural_margin
+from ._margins import natural_margin
 from ._toy import SIGNED, X, Y, degrees
 from .singular_fisher import layers
 
@@ -84,7 +85,11 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         STACKED, stacked(equal), batch(X, Y), t1=50.0, ts=TIMES, kind=pb.NaturalFlow(solver=pb.solver.SVD()), throw=False
     )
     jumped = degrees(descend(equal, step, 50.0, equal=True)[-1])
-    limits = {"l2": l2_margin(X, Y), "l1": l1_margin(X, Y), "LP": natural_margin(X, Y, phi(-SIGNED @ START))}
+    limits = {
+        "l2": np.asarray(l2_margin(X, Y)),
+        "l1": np.asarray(l1_margin(X, Y)),
+        "LP": natural_margin(X, Y, phi(-SIGNED @ START)),
+    }
     angle = {name: float(degrees(v)) for name, v in limits.items()}
     ngd = np.array([degrees(descent[d][-1]) for d in (1, 2, 3)])
     ngf = np.array([degrees(natural[d][-1]) for d in (1, 2, 3)])

@@ -13,10 +13,11 @@ interpolant of the labels. It need not be the largest \(\ell_2\) margin, though 
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator, require_float64
+from ...linear import l2_margin
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, cosine, distance, generator, require_float64
 from . import _toy
-from ._logistic import TALL, cosine, natural_flow, phi, separable
-from ._margins import l2_margin, natural_margin
+from ._logistic import TALL, natural_flow, phi, separable
+from ._margins import natural_margin
 
 TIMES = np.array([5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0])
 SAMPLES, COLUMNS = TALL
@@ -59,7 +60,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 def _other() -> float:
-    return cosine(natural_margin(_toy.X, _toy.Y), l2_margin(_toy.X, _toy.Y))
+    return cosine(natural_margin(_toy.X, _toy.Y), np.asarray(l2_margin(_toy.X, _toy.Y)))
 
 
 def figure(data):

@@ -11,8 +11,8 @@ has this limit: with two diagonal layers, the same Fisher metric and the same Mo
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, equals, generator, require_float64
-from ._logistic import WIDE, cosine, interpolating_logits, natural_flow, separable
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, cosine, distance, equals, generator, require_float64
+from ._logistic import WIDE, interpolating_logits, natural_flow, separable
 
 TIMES = np.array([1.0, 3.0, 10.0, 30.0, 100.0])
 SAMPLES, COLUMNS = WIDE

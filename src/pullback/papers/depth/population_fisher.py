@@ -14,8 +14,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator, require_float64
-from ._logistic import DIAGONAL, LINEAR, batch, cosine, fisher, gradient
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, cosine, distance, generator, require_float64
+from ._logistic import DIAGONAL, LINEAR, batch, fisher, gradient
 
 STEP, CAP = 0.2, 0.5
 """The step in time, and the largest motion of a training logit in one step."""

@@ -17,9 +17,9 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator, require_float64
-from ._logistic import STACKED, cosine, follow, interpolating_logits, separable
-from ._margins import l1_interpolant
+from ...linear import l1_interpolant
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, cosine, distance, generator, require_float64
+from ._logistic import STACKED, follow, interpolating_logits, separable
 
 SAMPLES, COLUMNS, END = 4, 12, 10.0
 SCALES = 10.0 ** np.array([-30.0, -20, -14, -10, -8, -6, -4, -3, -2, -1, 0])
@@ -88,7 +88,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         beta_gap += [distance(betas[depth], betas[1]) for depth in (2, 3)]
         dual_gap.append(distance(betas[2], hyperbolic(x, s, *layers(start, 2))))
         small = [hyperbolic(x, 40.0 * y, *layers(scale * start / 0.3, 2)) for scale in SCALES]
-        l1, ols = 40 * l1_interpolant(x, y), 40 * np.linalg.pinv(x) @ y
+        l1, ols = 40 * np.asarray(l1_interpolant(x, y)), 40 * np.linalg.pinv(x) @ y
         sparse.append([cosine(b, l1) for b in small])
         least.append([cosine(b, ols) for b in small])
         excess.append([np.abs(b).sum() / np.abs(l1).sum() - 1 for b in (*small, ols)])

@@ -12,9 +12,9 @@ The theorem holds, with the measure of the loss and of the Fisher matrix the sam
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from ...linear import l2_margin
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator, require_float64
 from ._logistic import WIDE, interpolating_logits, natural_flow, separable
-from ._margins import l2_margin
 
 END = 300.0
 SAMPLES, COLUMNS = WIDE
@@ -51,7 +51,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def _idle(rng: np.random.Generator) -> int:
     x, y = separable(rng, 30, 40)
-    return int(np.sum(y * (x @ l2_margin(x, y)) > 1 + 1e-6))
+    return int(np.sum(y * (x @ np.asarray(l2_margin(x, y))) > 1 + 1e-6))
 
 
 def figure(data):

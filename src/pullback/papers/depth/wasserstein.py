@@ -17,9 +17,10 @@ from scipy.integrate import solve_ivp
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator, require_float64
-from ._logistic import WIDE, batch, cosine, phi, separable
-from ._margins import l2_margin, natural_margin
+from ...linear import l2_margin
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, cosine, distance, generator, require_float64
+from ._logistic import WIDE, batch, phi, separable
+from ._margins import natural_margin
 from ._toy import SIGNED, degrees
 
 # With one more point, far away, or the linear program and the whitened margin would have the same constraints active.
@@ -126,7 +127,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     beta = np.array([0.8, 0.3])
     ng = pb.natural_gradient(WASSERSTEIN, jnp.asarray(beta), batch(x, y))
     _, r = np.linalg.qr(x)
-    whitened = np.linalg.solve(r, l2_margin(x @ np.linalg.inv(r), y))
+    whitened = np.linalg.solve(r, np.asarray(l2_margin(x @ np.linalg.inv(r), y)))
     program = natural_margin(x, y)
     gaps = [abs(ends[a] - ends[b]) for a, b in (("Fisher", "Euclidean"), ("Fisher", "Wasserstein"), ("Euclidean", "Wasserstein"))]
     far = {name: descend(POINTS, name, np.array([1e-20, 1e-40, 1e-80]))[-1] for name in ("Fisher", "Euclidean")}

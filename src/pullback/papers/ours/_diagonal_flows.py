@@ -36,13 +36,3 @@ def flow(weights: np.ndarray, x: np.ndarray, y: np.ndarray, t: float, rtol: floa
     field = lambda _, flat: velocity(flat.reshape(weights.shape), signed).ravel()
     end = solve_ivp(field, (0, t), weights.ravel(), method="DOP853", rtol=rtol, atol=1e-3 * rtol)
     return end.y[:, -1].reshape(weights.shape)
-
-
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """Of the angle between two vectors.
-
-    **Arguments:**
-
-    - `a`, `b`: vectors.
-    """
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))

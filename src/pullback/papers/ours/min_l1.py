@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ...linear import Diagonal, hyperbolic_projection, l1_interpolant
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
-from ._diagonal_flows import cosine, flow
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, cosine, distance, generator
+from ._diagonal_flows import flow
 
 SCALES = np.array([1e0, 1e-2, 1e-4, 1e-8, 1e-16, 1e-32])
 """Of the imbalance |w1² - w2²|, with β(0) = 0."""
