@@ -91,14 +91,18 @@ def _work(connection: Any, registry: str, folder: Path, budget: Budget, parent: 
     while True:
         try:
             name = connection.recv()
-        except EOFError:
-            return
+        except (EOFError, OSError):
+            return  # closed, or reset by a process that was killed with words of ours unread
         result, pictures = perform(claims[name], budget)
         try:
             save(result, folder, pictures)
-            connection.send(None)
+            trouble = None
         except (OSError, TypeError) as error:
-            connection.send(f"its result could not be written: {error}")
+            trouble = f"its result could not be written: {error}"
+        try:
+            connection.send(trouble)
+        except OSError:
+            return  # nobody is there to be told
 
 
 def _watch(parent: int) -> None:
