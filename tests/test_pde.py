@@ -1,5 +1,7 @@
 """Residual maps against exact solutions, derivatives against closed forms, and an equation solved."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,9 +82,21 @@ def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "optimiser", lambda *_, **__: None)
     assert command.main(["A", "F'", "--seeds", "2", "--out", str(tmp_path / "t.md")]) == 0
     shown = capsys.readouterr().out
-    assert "| 10 | 1 | 1.0e-10 | 1.0e-10 | 2.0e-10 |" in shown and "(257 parameters)" in shown and "(118145 parameters)" in shown
+    assert (
+        "| 10 | 1 | 2 | 1.0e-10 | 1.0e-10 | 2.0e-10 |" in shown and "(257 parameters)" in shown and "(118145 parameters)" in shown
+    )
     assert "6.2e-08" in shown and (tmp_path / "t.md").read_text().count("###") == 2 and (tmp_path / "t.json").exists()
-    for words in (["Z"], ["A", "--seeds", "0"]):
+    for words in (["Z"], ["A", "--seeds", "0"], ["A", "--processes", "0"]):
         with pytest.raises(SystemExit) as left:
             command.main(words)
         assert left.value.code == 2
+
+
+@pytest.mark.slow
+def test_runs_in_several_processes_are_the_same_runs(tmp_path):
+    words = ["A", "--seeds", "2", "--steps", "3", "--out"]
+    assert command.main([*words, str(tmp_path / "one.md")]) == 0
+    assert command.main([*words, str(tmp_path / "two.md"), "--processes", "2"]) == 0
+    one, two = (json.loads((tmp_path / f"{name}.json").read_text())["A"] for name in ("one", "two"))
+    assert [[m["error"] for m in run] for run in one] == [[m["error"] for m in run] for run in two]
+    assert one[0][-1]["step"] == 3 and one[0][-1]["error"] != one[1][-1]["error"]

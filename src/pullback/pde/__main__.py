@@ -4,8 +4,11 @@ With `--out FILE` the tables are also written as Markdown, and every measurement
 """
 
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -14,7 +17,7 @@ import numpy as np
 from ._problems import EQUATIONS, PUBLISHED
 from ._run import Measured, optimiser, solve
 
-STEPS = {"A": 400, "B": 400, "C": 400, "E": 800, "F'": 1000}
+STEPS = {"A": 400, "B": 400, "C": 1200, "E": 800, "F'": 1000}
 MARKS = (10, 30, 100, 200, 400, 800, 1600, 3200, 6400)
 """Steps at which errors are tabulated."""
 
@@ -33,13 +36,15 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="how many runs of each (default 1); medians are tabulated")
     parser.add_argument("--steps", type=int, help="steps of each run (default by equation)")
     parser.add_argument("--minutes", type=float, default=10.0, help="at most so long for each run (default 10)")
+    parser.add_argument("--processes", type=int, default=1, help="how many runs at a time (default 1)")
     parser.add_argument("--no-momentum", action="store_true", help="leave Spring out (F')")
     parser.add_argument("--out", type=Path, help="write the tables to this Markdown file, the measurements beside it")
     chosen = parser.parse_args(argv)
     if unknown := [name for name in chosen.names if name not in EQUATIONS]:
         parser.error(f"unknown: {', '.join(unknown)}. There are: {', '.join(EQUATIONS)}.")
-    if chosen.seeds < 1 or (chosen.steps is not None and chosen.steps < 1) or not chosen.minutes > 0:
-        parser.error("--seeds, --steps and --minutes must be positive.")
+    counts = (chosen.seeds, chosen.processes, 1 if chosen.steps is None else chosen.steps)
+    if min(counts) < 1 or not chosen.minutes > 0:
+        parser.error("--seeds, --steps, --minutes and --processes must be positive.")
     return chosen
 
 
@@ -72,18 +77,52 @@ def table(name: str, runs: list[list[Measured]]) -> str:
         f"Network {'-'.join(map(str, equation.widths))} ({count} parameters), {equation.inside} points inside and {equation.border} on the boundary, "
         f"{fresh}; float64; median of {len(runs)} seed{'s' if len(runs) > 1 else ''}.",
         "",
-        "| steps | seconds | RMS error | worst seed | relative L2 |",
-        "|---:|---:|---:|---:|---:|",
+        "| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |",
+        "|---:|---:|---:|---:|---:|---:|",
     ]
     last = int(np.median([run[-1].step for run in runs]))
     for mark in [m for m in MARKS if m < last] + [last]:
         rows = [m for run in runs if (m := nearest(run, mark)) is not None]
         if len(rows) * 2 > len(runs):
-            middle = [float(np.median([row[i] for row in rows])) for i in (0, 1, 4, 5)]
+            middle = [float(np.median([row[i] for row in rows])) for i in (0, 1, 2, 4, 5)]
             worst = max(row.error for row in rows)
-            lines.append(f"| {middle[0]:.0f} | {middle[1]:.0f} | {middle[2]:.1e} | {worst:.1e} | {middle[3]:.1e} |")
+            lines.append("| {:.0f} | {:.0f} | {:.0f} | {:.1e} | {:.1e} | {:.1e} |".format(*middle[:4], worst, middle[4]))
     lines += ["", f"Published: {published.error:.1e} ({published.method}; tuned, on a GPU, up to 3000 s)."]
     return "\n".join(lines)
+
+
+def one(name: str, seed: int, steps: int, seconds: float, momentum: bool, progress: bool) -> list[Measured]:
+    """One run, in whatever process.
+
+    **Arguments:**
+
+    - `name`: of the equation.
+    - `seed`, `steps`, `seconds`: see `solve`.
+    - `momentum`: whether to use `Spring`, where it is used at all.
+    - `progress`: whether to show a bar.
+    """
+    jax.config.update("jax_enable_x64", True)
+    equation = EQUATIONS[name]
+    return solve(equation, optimiser(equation, momentum), seed, steps, seconds, max(1, min(10, steps // 10)), progress)
+
+
+def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
+    """The runs of an equation, seed by seed.
+
+    **Arguments:**
+
+    - `name`: of the equation.
+    - `chosen`: the command line.
+    """
+    words = (chosen.steps or STEPS[name], 60 * chosen.minutes, not chosen.no_momentum)
+    if chosen.processes == 1:
+        yield from (one(name, seed, *words, True) for seed in range(chosen.seeds))
+        return
+    # Afresh, because JAX does not survive a fork; no bars, which would write over each other.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(chosen.processes, chosen.seeds), context) as pool:
+        futures = [pool.submit(one, name, seed, *words, False) for seed in range(chosen.seeds)]
+        yield from (future.result() for future in futures)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -94,14 +133,10 @@ def main(argv: list[str] | None = None) -> int:
     - `argv`: the words of the command line.
     """
     chosen = arguments(argv)
-    jax.config.update("jax_enable_x64", True)
     tables, kept = [], {}
     for name in chosen.names:
-        equation, steps = EQUATIONS[name], chosen.steps or STEPS[name]
-        opt = optimiser(equation, momentum=not chosen.no_momentum)
         runs = []
-        for seed in range(chosen.seeds):
-            run = solve(equation, opt, seed, steps, 60 * chosen.minutes, max(1, min(10, steps // 10)))
+        for seed, run in enumerate(each(name, chosen)):
             runs.append(run)
             end = run[-1]
             words = f"{name} seed {seed}: RMS {end.error:.2e}, relative {end.relative:.2e}, {end.step} steps, {end.seconds:.0f} s ({end.cpu:.0f} s of CPU)"

@@ -49,7 +49,9 @@ def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDesce
     return NaturalGradientDescent(problem, step=Geodesic(LevenbergMarquardt()))
 
 
-def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int, seconds: float, every: int) -> list[Measured]:
+def solve(
+    equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int, seconds: float, every: int, progress: bool = True
+) -> list[Measured]:
     """Train from a seed.
 
     **Arguments:**
@@ -60,6 +62,7 @@ def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int
     - `steps`: at most so many.
     - `seconds`: at most so long.
     - `every`: measure the error after so many steps.
+    - `progress`: whether to show a bar, if standard error is a terminal.
     """
     start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
     params = initialise(start, equation.widths, equation.scale)
@@ -89,7 +92,7 @@ def solve(equation: Equation, opt: NaturalGradientDescent, seed: int, steps: int
 
     began, outside = now(), np.zeros(2)
     note(params)
-    done = fit(opt, params, batches, steps, key=draws, callback=watch)
+    done = fit(opt, params, batches, steps, key=draws, callback=watch, progress=progress)
     if found[-1].step != done.steps:
         note(done.params)
     return found
