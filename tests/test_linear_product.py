@@ -121,6 +121,19 @@ def test_the_split_formula_solves_but_is_not_the_shortest(rng, depth):
         assert np.linalg.norm(split) > 1.05 * np.linalg.norm(shortest)
 
 
+def test_an_iteration_that_does_not_converge_is_an_error(rng):
+    """Singular values over nine decades in each of four factors."""
+    spread = lambda: (
+        (np.linalg.qr(rng.standard_normal((30, 30)))[0] * np.logspace(0, -9, 30)) @ np.linalg.qr(rng.standard_normal((30, 30)))[0]
+    )
+    model, factors, target = linear.MatrixProduct(4), tuple(spread() for _ in range(4)), rng.standard_normal((30, 30))
+    with pytest.raises(Exception, match=r"did not converge.*throw=False"):
+        model.natural_gradient(factors, target)
+    assert np.isfinite(flat(model.natural_gradient(factors, target, throw=False))).all()
+    target[0, 0] = np.nan
+    assert np.isnan(flat(jax.jit(model.natural_gradient)(factors, target))).any(), "a NaN under jit comes out as one"
+
+
 def test_the_split_formula_is_no_natural_gradient_past_a_bottleneck_or_a_singular_factor(rng):
     for shapes, rank in (((5, 3, 7), None), ((5, 5, 5, 5), (1, 3))):
         model, factors, target, _ = problem(rng, shapes, rank)

@@ -134,16 +134,21 @@ class MatrixProduct(eqx.Module):
         return _split(checked, g)
 
     def natural_gradient(
-        self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"] | None = None
+        self,
+        factors: Sequence[Float[Array, "..."]],
+        target: Float[Array, "m n"],
+        mask: Bool[Array, "m n"] | None = None,
+        throw: bool = True,
     ) -> Factors:
         """J⁺G, the shortest natural gradient in the factors for the Fisher matrix of all entries.
 
         **Arguments:**
 
         - `factors`, `target`, `mask`: the matrices, the matrix to fit and where it is observed.
+        - `throw`: whether an iteration (depth 3 and more) that did not converge is an error.
         """
         checked = self._factors(factors)
-        return minimum_norm(checked, self._covector(checked, target, mask))
+        return minimum_norm(checked, self._covector(checked, target, mask), throw)
 
     def masked_natural_gradient(
         self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"]

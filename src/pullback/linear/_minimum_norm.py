@@ -21,6 +21,7 @@ and \(\Pi = I\) as soon as \(A_L\) has full row rank or \(B_1\) full column rank
 
 from typing import TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -92,19 +93,35 @@ def kernel(factors: Factors, covector: Array) -> Array:
     return push(factors, pull(factors, covector))
 
 
-# Compiled here, so that calls outside of compiled code do not compile the branches below anew.
-@jax.jit
-def minimum_norm(factors: Factors, g: Array) -> Factors:
+def minimum_norm(factors: Factors, g: Array, throw: bool = True) -> Factors:
     """J⁺G.
 
     **Arguments:**
 
     - `factors`: the matrices.
     - `g`: G, on the product.
+    - `throw`: whether conjugate gradients that did not converge are an error; otherwise what they came to is returned.
     """
+    change, residual = _minimum_norm(factors, g)
+    if not throw or len(factors) < 3:
+        return change
+    # A NaN that was put in comes out as one.
+    return eqx.error_if(
+        change,
+        residual > jnp.sqrt(jnp.finfo(g.dtype).eps),
+        "conjugate gradients for the shortest natural gradient of a MatrixProduct did not converge: its factors are too ill-conditioned. "
+        "Use pullback.natural_gradient with solver=SVD() or Dual() on the product, or throw=False to get what they came to.",
+    )
+
+
+# Compiled here, so that calls outside of compiled code do not compile the branches below anew.
+@jax.jit
+def _minimum_norm(factors, g):
+    """J⁺G and the relative residual of the iteration, zero where there is none."""
+    zero = jnp.zeros((), g.dtype)
     if len(factors) == 1:
-        return (g,)
-    return _sylvester(factors, g) if len(factors) == 2 else _conjugate_gradients(factors, g)
+        return (g,), zero
+    return (_sylvester(factors, g), zero) if len(factors) == 2 else _conjugate_gradients(factors, g)
 
 
 def _safe(denominator, cutoff):
@@ -169,11 +186,12 @@ def _conjugate_gradients(factors, g):
     # Where the diagonal of a positive operator vanishes so do its row and column: no step is to be taken there.
     reciprocal = _safe(diagonal, max(g.shape) * eps * jnp.max(diagonal))
     operator = lambda m: ends * m + sum(p @ m @ q for p, q in middle)
-    return pull(factors, u @ _solve(operator, reciprocal, u.T @ g @ v) @ v.T)
+    m, residual = _solve(operator, reciprocal, u.T @ g @ v)
+    return pull(factors, u @ m @ v.T), residual
 
 
 def _solve(operator, preconditioner, b, patience=200):
-    """Preconditioned conjugate gradients for a positive operator, to rounding: until 200 iterations have not improved the residual."""
+    """Preconditioned conjugate gradients for a positive operator, to rounding: until 200 iterations have not improved the residual. With that residual, relative."""
     tolerance = 20 * jnp.finfo(b.dtype).eps
     inner = lambda x, y: jnp.sum(x * y)
     size = jnp.maximum(jnp.linalg.norm(b), jnp.finfo(b.dtype).tiny)
@@ -204,7 +222,8 @@ def _solve(operator, preconditioner, b, patience=200):
 
     z, zero = b * preconditioner, jnp.asarray(0)
     start = (jnp.zeros_like(b), b, z, inner(b, z), (jnp.zeros_like(b), jnp.asarray(1.0, b.dtype)), zero, zero)
-    return jax.lax.while_loop(unfinished, step, start)[4][0]
+    x = jax.lax.while_loop(unfinished, step, start)[4][0] + 0 * size  # NaN if b is, not the zero it started from
+    return x, jnp.linalg.norm(b - operator(x)) / size  # the true one: the recurrence drifts
 
 
 def _on_the_range(before, after, g):
