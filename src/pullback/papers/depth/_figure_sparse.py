@@ -109,13 +109,13 @@ def figure(data: Mapping[str, Any]) -> Any:
         axes.plot(data["times"], logits, color=COLOURS[0 if label > 0 else 1], alpha=0.2, linewidth=0.8)
     for sign in (1, -1):
         axes.plot(data["times"], sign * data["times"], "--", color="black", label="±t" if sign > 0 else None)
-    axes.set(xlabel="t", ylabel="logits", title=f"Natural gradient flow, N = {len(data['labels'])} < D = {data['dimension']}")
+    axes.set(xlabel="t", ylabel="logits", title=f"natural flow, N = {len(data['labels'])} < D")
     axes.legend()
     names = ("Euclidean, L = 1", "Euclidean, L = 2", "Euclidean, L = 3", "natural")
     for i, (axes, name) in enumerate(zip(right.subplots(4, 1, sharex=True), names, strict=True)):
         shown = min(5 * int(data["support"]), int(data["dimension"]))
         axes.bar(np.arange(shown), data["coefficients"][i][:shown], color=COLOURS[6 if i == 3 else i], width=1.0)
-        axes.set_ylabel(name, fontsize="x-small")
+        axes.text(0.99, 0.92, name, transform=axes.transAxes, ha="right", va="top", fontsize="small")
         axes.axvline(data["support"] - 0.5, color="grey", linewidth=0.8)
     axes.set_xlabel(f"coefficient (the first {shown}), N = {max(data['samples'])}")
     return drawing
@@ -146,9 +146,9 @@ def _accuracies(axes: Any, data: Mapping[str, Any]) -> None:
     axes.set(
         xlabel="N",
         ylabel="test accuracy",
-        title=f"D = {data['dimension']}, {data['support']} non-zero; mean and deviation over seeds",
+        title=f"D = {data['dimension']}, {data['support']} non-zero; mean ± deviation",
     )
-    axes.legend(fontsize="x-small")
+    axes.legend(fontsize="x-small", handlelength=3.5)
 
 
 def seeds(budget: Budget, least: int) -> int:

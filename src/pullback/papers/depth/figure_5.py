@@ -163,7 +163,7 @@ def figure(data: Mapping[str, Any]) -> Any:
             line(axes, f"{what}_{depth}", color=COLOURS[d], label=f"Euclidean, L = {depth}")
         line(axes, f"{what}_natural", color="black", linestyle=":", label="natural, all entries")
         axes.set_xlabel("observations")
-        axes.legend(fontsize="x-small")
+        axes.legend(fontsize="x-small", handlelength=3.5)
     left.set(ylabel="relative error, unobserved entries", yscale="log", title=f"D = {data['size']}, rank {data['rank']}")
     middle.set(ylabel="effective rank")
     for depth, colour in ((2, COLOURS[1]), (3, COLOURS[2])):
@@ -182,7 +182,7 @@ def figure(data: Mapping[str, Any]) -> Any:
         yscale="log",
         title="Euclidean, initialisation collapsed",
     )
-    right.legend(fontsize="x-small")
+    right.legend(fontsize="x-small", handlelength=3.5)
     return drawing
 
 
