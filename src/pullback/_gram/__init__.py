@@ -7,6 +7,7 @@ from ._factors import sample_factors as sample_factors
 from ._flops import flops as flops
 from ._kernel import block_count as block_count
 from ._kernel import kernel as kernel
+from ._kernel import kernel_of_rows as kernel_of_rows
 from ._kernel import product as product
 from ._metric import assemble as assemble
 from ._metric import blocks as blocks

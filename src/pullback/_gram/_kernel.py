@@ -45,6 +45,16 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     return out.T
 
 
+def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:
+    """The lower triangle of K, A formed.
+
+    **Arguments:**
+
+    - `rows`: A.
+    """
+    return kernel(Factors((), (), rows[:, None, :], ()))
+
+
 def _block(factors: Factors, start: int, stop: int) -> Array:
     """Rows of the samples :stop, columns of the samples start:stop."""
     q = factors.rows.shape[1]

@@ -9,7 +9,8 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
 
 from .._gauge import AbstractGauge, as_gauge
 from .._inverse import AbstractInverse
@@ -25,6 +26,8 @@ class Whitened(eqx.Module):
     gauge: AbstractGauge
     dense: Float[Array, "m P"] | None = None
     """The rows without their grading, if a solver has formed them: products with them do not pass through the model."""
+    order: Int[np.ndarray, " P"] | None = None
+    """The parameters in the order of the columns of `dense`, if that is not their own: vectors are put in order, not the columns."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,7 +64,9 @@ class Whitened(eqx.Module):
 
         - `eta`: a flat vector in orthonormal coordinates.
         """
-        return self.metric.unit_mv(self.gauge.lower(eta)) if self.dense is None else self.dense @ eta
+        if self.dense is None:
+            return self.metric.unit_mv(self.gauge.lower(eta))
+        return self.dense @ (eta if self.order is None else eta[self.order])
 
     def unit_rmv(self, y: Float[Array, " m"]) -> Flat:
         """The transpose of `unit_mv`.
@@ -70,11 +75,18 @@ class Whitened(eqx.Module):
 
         - `y`: a vector in the whitened space.
         """
-        return self.gauge.pull(self.metric.unit_rmv(y)) if self.dense is None else self.dense.T @ y
+        if self.dense is None:
+            return self.gauge.pull(self.metric.unit_rmv(y))
+        pulled = self.dense.T @ y
+        return pulled if self.order is None else jnp.zeros_like(pulled).at[self.order].set(pulled, unique_indices=True)
 
     def unit_rows(self) -> Float[Array, "m P"]:
         """The rows without their grading, dense."""
-        return self.gauge.rows(self.metric.unit_rows()) if self.dense is None else self.dense
+        if self.dense is None:
+            return self.gauge.rows(self.metric.unit_rows())
+        return (
+            self.dense if self.order is None else jnp.zeros_like(self.dense).at[:, self.order].set(self.dense, unique_indices=True)
+        )
 
     def gram(self) -> Float[Array, "P P"]:
         """ÃᵀÃ, summed over blocks of samples."""

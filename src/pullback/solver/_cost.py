@@ -81,7 +81,7 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
     q = m // n
     solve, copies = _factorisation(m, inverse)
     if not structured or setting.dual is None:
-        flops = setting.jacobian + 2.0 * m * m * setting.size + solve
+        flops = setting.jacobian + (1 + 1 / block_count(m)) * m * m * setting.size + solve
         return Cost(flops, (2.2 * m * setting.size + copies * m * m) * setting.item)
     plan = setting.dual
     pairs, held, widest = 0.0, 0.0, 1

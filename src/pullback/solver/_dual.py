@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._gram import kernel_of_rows
 from .._inverse import MoorePenrose, Tikhonov
 from .._types import Flat
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import dual_cost
-from ._structured import find, structured_kernel
+from ._structured import find, structured_kernel, structured_rows
 from ._symmetric import Damped, Eigen, damped, eigen, refine
 
 
@@ -105,11 +106,13 @@ class Dual(AbstractSolver):
         operator = whiten(metric, inverse)
         grading = operator.scale
         found = find(operator) if self.structured else None
-        if found is None:
-            unit = operator.unit_rows()
-            rows, kernel = Whitened(metric, operator.gauge, unit), unit @ unit.T
-        else:
+        if found is not None and found.factors:
             rows, kernel = operator, structured_kernel(metric, found)
+        else:
+            # Rows that are formed anyway are kept: a product with them is cheaper than a pass through the model.
+            unit = operator.unit_rows() if found is None else structured_rows(metric, found)
+            rows = Whitened(metric, operator.gauge, unit, None if found is None else found.order)
+            kernel = kernel_of_rows(unit)
         graded = grading[:, None] * kernel * grading[None, :]
         if isinstance(inverse, Tikhonov):
             damping = jnp.asarray(inverse.damping, metric.dtype)

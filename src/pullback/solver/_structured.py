@@ -98,6 +98,18 @@ def structured_kernel(metric: PullbackMetric, plan: Layout) -> Float[Array, "m m
     return kernel(factors.scaled(metric.active.astype(metric.dtype).reshape(factors.rows.shape[:2])))
 
 
+def structured_rows(metric: PullbackMetric, plan: Layout) -> Float[Array, "m P"]:
+    """Â of a model none of whose leaves is kept as factors, the parameters in the order of the plan.
+
+    **Arguments:**
+
+    - `metric`: the pullback metric.
+    - `plan`: what to keep how.
+    """
+    rows = structured_factors(metric, plan).rows.reshape(metric.rows, -1)
+    return jnp.where(metric.active[:, None], rows, 0.0)
+
+
 def structured_metric(metric: PullbackMetric, plan: Layout) -> Float[Array, "P P"]:
     """G, lower triangle, in the order of the factors.
 
