@@ -33,6 +33,7 @@ SAYS = {
     "flax_linen.py": ["Flax linen: loss", "rank"],
     "flax_nnx.py": ["Flax nnx: loss", "after 30 steps"],
     "optax_loop.py": ["Optax: loss", "rank"],
+    "plain_pytree.py": ["Plain pytree: loss", "rank"],
     "digits.py": ["natural gradient", "Adam", "L-BFGS", "population Fisher"],
     "diabetes.py": ["natural gradient", "Optimistix", "share of the gradient in the range"],
     "plan.py": ["== W2", "runs: Dual", "measured:"],
@@ -86,7 +87,7 @@ def test_the_exit_code_says_whether_all_holds(monkeypatch, capsys):
 
 
 def test_recipes_are_under_thirty_lines():
-    recipes = ("equinox_mlp.py", "flax_linen.py", "flax_nnx.py", "optax_loop.py")
+    recipes = ("equinox_mlp.py", "flax_linen.py", "flax_nnx.py", "optax_loop.py", "plain_pytree.py")
     assert [name for name in recipes if len((FOLDER / name).read_text().splitlines()) >= 30] == []
 
 

@@ -9,6 +9,7 @@ from helpers import distance
 from zoo import ZOO
 
 import pullback as pb
+from pullback import pde
 from pullback._gram import product
 from pullback.solver._base import whiten
 from pullback.solver._structured import find, structured_factors, structured_kernel, structured_metric
@@ -125,6 +126,33 @@ def test_the_rank_of_a_sketch_is_found():
     metric = pb.pullback(problem, params, batch)
     assert pb.solver.Nystrom.adapted(metric, 1e-12, start=4).rank == metric.rows // 2
     assert pb.solver.Nystrom.adapted(metric, 10.0, start=4).rank == 4
+
+
+@pytest.mark.parametrize("inverse", [pb.MoorePenrose(), pb.Tikhonov(1e-3)], ids=str)
+def test_rows_of_many_positions_are_kept_for_products(inverse):
+    """A Laplacian in four dimensions: nine positions a weight, so that all leaves are rows, in the order of the walk and not of the parameters."""
+    rng = np.random.default_rng(5)
+    params = [jnp.asarray(rng.standard_normal(shape)) for shape in ((7, 4), (7,), (5, 7), (5,), (1, 5))]
+
+    def one(p, x):
+        u = lambda x: (p[4] @ jnp.tanh(p[2] @ jnp.tanh(p[0] @ x + p[1]) + p[3]))[0]
+        return pde.laplacian(u, x)
+
+    x = jnp.asarray(rng.standard_normal((12, 4))).at[0].set(jnp.nan)
+    measure = pb.Weights(jnp.asarray(np.linspace(0.0, 2.0, 12)))
+    problem = pb.Composite(lambda p, x: jax.vmap(one, (None, 0))(p, x), lambda r: r**2 / 2, measure=measure)
+    metric = pb.pullback(problem, params, (x,))
+    operator = whiten(metric, inverse)
+    plan = find(operator)
+    assert plan is not None and not plan.factors and not np.array_equal(plan.order, np.arange(metric.size))
+    kept = metric.factorise(inverse, pb.solver.Dual()).factors.operator
+    assert kept.dense is not None and distance(kept.unit_rows(), operator.unit_rows()) < 1e-13
+    v, y = jnp.sin(jnp.arange(metric.size)), jnp.cos(jnp.arange(metric.rows))
+    assert distance(kept.mv(v), operator.mv(v)) < 1e-13 and distance(kept.rmv(y), operator.rmv(y)) < 1e-13
+    found, expected = (
+        pb.natural_gradient(problem, params, (x,), inverse=inverse, solver=s) for s in (pb.solver.Dual(), pb.solver.SVD())
+    )
+    assert distance(found.vector, expected.vector) < 1e-9
 
 
 def test_absent_samples_and_weights_in_the_structured_route():
