@@ -71,6 +71,7 @@ EQUATIONS = {
             100,
             50,
             renewed=True,
+            scale=0.1,
         ),
     )
 }
