@@ -51,7 +51,7 @@ def started(folder, *names):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=240.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -134,7 +134,7 @@ def test_a_run_that_is_ended_goes_on_where_it_was(folder, kill, code):
     process = started(folder, "good", "slow", "corrected")
     wait_for(lambda: (folder / "report/claims/good.json").exists() and runs(folder, "slow"))
     process.send_signal(kill)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == code, err
     assert "Traceback" not in err
     if kill is signal.SIGINT:
@@ -142,7 +142,7 @@ def test_a_run_that_is_ended_goes_on_where_it_was(folder, kill, code):
         assert "Not run: " in (folder / "report/index.html").read_text()
     (folder / "go").touch()
     process = started(folder, "good", "slow", "corrected")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=480)
     assert process.returncode == 0, err
     assert (
         runs(folder, "good") == 1 and runs(folder, "slow") == 2
@@ -179,11 +179,14 @@ def test_claims_are_listed():
 def test_help_is_instant_and_imports_nothing_heavy():
     code = "import sys, pullback.cli as cli; sys.argv = ['pullback', '--help']\ntry: cli.main()\nexcept SystemExit: pass\n"
     code += "print(sorted({'jax', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)))"
-    clock = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds = []
+    for _ in range(3):
+        clock = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - clock)
     assert done.stdout.rstrip().endswith("[]"), done.stdout
     assert all(name in done.stdout for name in ("reproduce", "claims", "bench"))
-    assert time.perf_counter() - clock < 5.0  # a second or less on an idle machine; with JAX it would be several
+    assert min(seconds) < 5.0  # a second or less on an idle machine; with JAX it would be several
 
 
 def test_public_names_come_when_asked_for():
