@@ -48,16 +48,15 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return chosen
 
 
-def nearest(run: list[Measured], step: int) -> Measured | None:
-    """The last measurement up to a step, `None` if the run was over well before.
+def at(run: list[Measured], step: int) -> Measured:
+    """The last measurement up to a step.
 
     **Arguments:**
 
-    - `run`: measurements in order.
+    - `run`: measurements in order, the first of step 0.
     - `step`: the step.
     """
-    known = [m for m in run if m.step <= step]
-    return known[-1] if known and (run[-1].step >= step) else None
+    return [m for m in run if m.step <= step][-1]
 
 
 def table(name: str, runs: list[list[Measured]]) -> str:
@@ -80,13 +79,13 @@ def table(name: str, runs: list[list[Measured]]) -> str:
         "| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |",
         "|---:|---:|---:|---:|---:|---:|",
     ]
-    last = int(np.median([run[-1].step for run in runs]))
-    for mark in [m for m in MARKS if m < last] + [last]:
-        rows = [m for run in runs if (m := nearest(run, mark)) is not None]
-        if len(rows) * 2 > len(runs):
-            middle = [float(np.median([row[i] for row in rows])) for i in (0, 1, 2, 4, 5)]
-            worst = max(row.error for row in rows)
-            lines.append("| {:.0f} | {:.0f} | {:.0f} | {:.1e} | {:.1e} | {:.1e} |".format(*middle[:4], worst, middle[4]))
+    # Rows that all runs came to, then the end of each run.
+    shortest = min(run[-1].step for run in runs)
+    rows = [[at(run, mark) for run in runs] for mark in MARKS if mark < shortest] + [[run[-1] for run in runs]]
+    for row in rows:
+        middle = [float(np.median([m[i] for m in row])) for i in (0, 1, 2, 4, 5)]
+        worst = max(m.error for m in row)
+        lines.append("| {:.0f} | {:.0f} | {:.0f} | {:.1e} | {:.1e} | {:.1e} |".format(*middle[:4], worst, middle[4]))
     lines += ["", f"Published: {published.error:.1e} ({published.method}; tuned, on a GPU, up to 3000 s)."]
     return "\n".join(lines)
 
