@@ -11,11 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from ._problems import EQUATIONS, PUBLISHED
-from ._run import Measured, optimiser, solve
+from ._run import Measured, one
 
 STEPS = {"A": 1600, "B": 1600, "C": 1200, "E": 800, "F'": 1600}
 MARKS = (10, 30, 100, 200, 400, 800, 1600, 3200, 6400)
@@ -79,30 +78,18 @@ def table(name: str, runs: list[list[Measured]]) -> str:
         "| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |",
         "|---:|---:|---:|---:|---:|---:|",
     ]
-    # Rows that all runs came to, then the end of each run.
+    # Marks near which all runs were measured and beyond which they went, then the end of each run.
     shortest = min(run[-1].step for run in runs)
-    rows = [[at(run, mark) for run in runs] for mark in MARKS if mark < shortest] + [[run[-1] for run in runs]]
+    rows = [[at(run, mark) for run in runs] for mark in MARKS if mark < shortest]
+    rows = [row for mark, row in zip(MARKS, rows, strict=False) if min(m.step for m in row) > mark / 2] + [
+        [run[-1] for run in runs]
+    ]
     for row in rows:
         middle = [float(np.median([m[i] for m in row])) for i in (0, 1, 2, 4, 5)]
         worst = max(m.error for m in row)
         lines.append("| {:.0f} | {:.0f} | {:.0f} | {:.1e} | {:.1e} | {:.1e} |".format(*middle[:4], worst, middle[4]))
     lines += ["", f"Published: {published.error:.1e} ({published.method}; tuned, on a GPU, up to 3000 s)."]
     return "\n".join(lines)
-
-
-def one(name: str, seed: int, steps: int, seconds: float, momentum: bool, progress: bool) -> list[Measured]:
-    """One run, in whatever process.
-
-    **Arguments:**
-
-    - `name`: of the equation.
-    - `seed`, `steps`, `seconds`: see `solve`.
-    - `momentum`: whether to use `Spring`, where it is used at all.
-    - `progress`: whether to show a bar.
-    """
-    jax.config.update("jax_enable_x64", True)
-    equation = EQUATIONS[name]
-    return solve(equation, optimiser(equation, momentum), seed, steps, seconds, max(1, min(10, steps // 10)), progress)
 
 
 def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
@@ -117,7 +104,7 @@ def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
     if chosen.processes == 1:
         yield from (one(name, seed, *words, True) for seed in range(chosen.seeds))
         return
-    # Afresh, because JAX does not survive a fork; no bars, which would write over each other.
+    # Afresh, because JAX does not survive a fork (and `one` is not of this module, which they could not import); no bars, which would write over each other.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(min(chosen.processes, chosen.seeds), context) as pool:
         futures = [pool.submit(one, name, seed, *words, False) for seed in range(chosen.seeds)]

@@ -13,6 +13,7 @@ from .._momentum import Spring
 from ..step import Fixed, Geodesic, LevenbergMarquardt
 from ._equation import Equation
 from ._network import initialise
+from ._problems import EQUATIONS
 from ._sampling import interior
 
 TEST_POINTS = 20_000
@@ -97,3 +98,18 @@ def solve(
     if found[-1].step != done.steps:
         note(done.params)
     return found
+
+
+def one(name: str, seed: int, steps: int, seconds: float, momentum: bool, progress: bool) -> list[Measured]:
+    """One run, in whatever process.
+
+    **Arguments:**
+
+    - `name`: of the equation.
+    - `seed`, `steps`, `seconds`: see `solve`.
+    - `momentum`: whether to use `Spring`, where it is used at all.
+    - `progress`: whether to show a bar.
+    """
+    jax.config.update("jax_enable_x64", True)
+    equation = EQUATIONS[name]
+    return solve(equation, optimiser(equation, momentum), seed, steps, seconds, max(1, min(10, steps // 10)), progress)
