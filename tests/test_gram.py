@@ -10,7 +10,7 @@ from zoo import ZOO
 
 import pullback as pb
 from pullback import pde
-from pullback._gram import product
+from pullback._gram import kernel_of_rows, product
 from pullback.solver._base import whiten
 from pullback.solver._structured import find, structured_factors, structured_kernel, structured_metric
 
@@ -153,6 +153,15 @@ def test_rows_of_many_positions_are_kept_for_products(inverse):
         pb.natural_gradient(problem, params, (x,), inverse=inverse, solver=s) for s in (pb.solver.Dual(), pb.solver.SVD())
     )
     assert distance(found.vector, expected.vector) < 1e-9
+
+
+@pytest.mark.parametrize("m", [1, 100, 300])
+def test_the_kernel_of_rows_is_made_of_lower_blocks(m):
+    """Not by a natural gradient, whose refinement forgives a kernel that is a little off."""
+    rows = np.random.default_rng(m).standard_normal((m, 7))
+    found = np.asarray(kernel_of_rows(jnp.asarray(rows)))
+    assert distance(np.tril(found), np.tril(rows @ rows.T)) < 1e-15
+    assert m < 300 or found[0, -1] == 0, "nothing is computed above the diagonal blocks"
 
 
 def test_absent_samples_and_weights_in_the_structured_route():
