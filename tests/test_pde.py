@@ -79,13 +79,14 @@ def test_a_small_equation_is_solved():
 
 
 def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
-    run = [pde.Measured(s, 0.1 * s, 0.2 * s, 0.0, 10.0**-s, 2 * 10.0**-s) for s in (0, 3, 10, 20)]
-    monkeypatch.setattr(command, "one", lambda *_: run)
+    made = lambda *steps: [pde.Measured(s, 0.1 * s, 0.2 * s, 0.0, 10.0**-s, 2 * 10.0**-s) for s in steps]
+    monkeypatch.setattr(command, "one", lambda name, seed, *_: made(0, 3, 10, 20) if seed else made(0, 3, 10, 16))
     assert command.main(["A", "F'", "--seeds", "2", "--out", str(tmp_path / "t.md")]) == 0
     shown = capsys.readouterr().out
     assert (
         "| 10 | 1 | 2 | 1.0e-10 | 1.0e-10 | 2.0e-10 |" in shown and "(257 parameters)" in shown and "(118145 parameters)" in shown
     )
+    assert "| 18 | 2 | 4 | 5.0e-17 | 1.0e-16 | 1.0e-16 |" in shown, "the end of every run, however long it was"
     assert "6.2e-08" in shown and (tmp_path / "t.md").read_text().count("###") == 2 and (tmp_path / "t.json").exists()
     for words in (["Z"], ["A", "--seeds", "0"], ["A", "--processes", "0"]):
         with pytest.raises(SystemExit) as left:
