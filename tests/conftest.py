@@ -1,6 +1,8 @@
 """Every test runs in float64, with strict promotion of dtypes and ranks, from fixed seeds (the fixtures `key` and `rng`)."""
 
+import itertools
 import os
+from pathlib import Path
 
 # Compiling takes nearly all of the time here, and what is compiled runs for a millisecond: do not optimise it.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
@@ -39,6 +41,19 @@ def pytest_collection_modifyitems(items):
         place = seen[item.path, item.originalname] = seen.get((item.path, item.originalname), -1) + 1
         if place % every:
             item.add_marker(pytest.mark.slow)
+
+
+MAPS, EVERY = Path("/proc/self/maps"), 5
+_finished = itertools.count(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Linux allows a process 65 530 mappings, XLA makes some for every program, and the first that is refused is a segmentation fault: forget
+    the programs in time.
+    """
+    if next(_finished) % EVERY == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 25_000:
+        jax.clear_caches()
 
 
 @pytest.fixture

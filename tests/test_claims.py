@@ -23,7 +23,7 @@ def labelled(axes):
     if not (axes.get_visible() and axes.axison):
         return True
     sides = ((axes.xaxis, "labelbottom"), (axes.yaxis, "labelleft"))
-    numbered = [axis for axis, side in sides if axis.get_majorticklocs().size and axis.get_tick_params().get(side, True)]
+    numbered = [axis for axis, side in sides if len(axis.get_majorticklocs()) and axis.get_tick_params().get(side, True)]
     return all(axis.get_label_text() for axis in numbered)
 
 

@@ -233,15 +233,13 @@ def _split(factors, g):
 
 
 def _split_by_inverses(factors, factorised, g):
-    """X_1 = G B_1⁻¹, then X_{l+1} = W_l⁻¹ X_l W_{l+1}: the terms differ by one factor on either side."""
-    x = g
+    """X_1 = G B_1⁻¹, X_2 = W_1⁻¹ (G B_2⁻¹) from the way there, then X_{l+1} = W_l⁻¹ X_l W_{l+1}: the terms differ by one factor on either side."""
+    right = [g]
     for lu in factorised[:0:-1]:
-        x = _divided_right(lu, x)
-    result = [x]
-    for l in range(1, len(factors)):
-        # At depth 2 the factor on the right cancels.
-        x = _divided_left(factorised[0], g) if len(factors) == 2 else _divided_left(factorised[l - 1], x) @ factors[l]
-        result.append(x)
+        right.append(_divided_right(lu, right[-1]))
+    result = [right[-1], _divided_left(factorised[0], right[-2])]
+    for lu, w in zip(factorised[1:-1], factors[2:], strict=True):
+        result.append(_divided_left(lu, result[-1]) @ w)
     return tuple(result)
 
 

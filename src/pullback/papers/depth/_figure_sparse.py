@@ -115,6 +115,7 @@ def figure(data: Mapping[str, Any]) -> Any:
     for i, (axes, name) in enumerate(zip(right.subplots(4, 1, sharex=True), names, strict=True)):
         shown = min(5 * int(data["support"]), int(data["dimension"]))
         axes.bar(np.arange(shown), data["coefficients"][i][:shown], color=COLOURS[6 if i == 3 else i], width=1.0)
+        axes.set_ylabel("β")
         axes.text(0.99, 0.92, name, transform=axes.transAxes, ha="right", va="top", fontsize="small")
         axes.axvline(data["support"] - 0.5, color="grey", linewidth=0.8)
     axes.set_xlabel(f"coefficient (the first {shown}), N = {max(data['samples'])}")
