@@ -150,6 +150,27 @@ def test_a_run_that_is_ended_goes_on_where_it_was(folder, kill, code):
     assert "claims were finished before" in err and re.search(r"slow: holds \(", err)
 
 
+@pytest.mark.parametrize("lost", ["recv", "send"])
+def test_a_worker_whose_parent_is_gone_ends_without_a_word(folder, lost):
+    """Killed with words unread the parent resets the connection; the moment cannot be met from outside, so that it is played."""
+    code = f"""
+import os, pathlib
+from pullback._report import _workers
+from pullback.papers import Budget
+class Gone:
+    def recv(self):
+        if {lost!r} == "recv":
+            raise ConnectionResetError
+        return "good"
+    def send(self, words):
+        raise BrokenPipeError
+_workers._work(Gone(), "made_claims", pathlib.Path({str(folder)!r}), Budget(), os.getppid())
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path]), "MADE_CLAIMS": str(folder)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "") and runs(folder, "good") == (lost == "send")
+
+
 def test_unknown_claims_are_refused_with_the_nearest(reproduce):
     result = reproduce("good", "corected")
     assert result.exit_code == 2 and "no claim 'corected'" in result.output and "corrected?" in result.output

@@ -67,12 +67,11 @@ def table(name: str, runs: list[list[Measured]]) -> str:
     - `runs`: one list of measurements a seed.
     """
     equation, published = EQUATIONS[name], PUBLISHED[name]
-    count = sum((m + 1) * n for m, n in zip(equation.widths[:-1], equation.widths[1:], strict=True))
     fresh = "new every step" if equation.renewed else "fixed"
     lines = [
         f"### {name}: {equation.title}",
         "",
-        f"Network {'-'.join(map(str, equation.widths))} ({count} parameters), {equation.inside} points inside and {equation.border} on the boundary, "
+        f"Network {'-'.join(map(str, equation.widths))} ({equation.size} parameters), {equation.inside} points inside and {equation.border} on the boundary, "
         f"{fresh}; float64; median of {len(runs)} seed{'s' if len(runs) > 1 else ''}.",
         "",
         "| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |",
@@ -80,10 +79,8 @@ def table(name: str, runs: list[list[Measured]]) -> str:
     ]
     # Marks near which all runs were measured and beyond which they went, then the end of each run.
     shortest = min(run[-1].step for run in runs)
-    rows = [[at(run, mark) for run in runs] for mark in MARKS if mark < shortest]
-    rows = [row for mark, row in zip(MARKS, rows, strict=False) if min(m.step for m in row) > mark / 2] + [
-        [run[-1] for run in runs]
-    ]
+    marks = [mark for mark in MARKS if mark < shortest and min(at(run, mark).step for run in runs) > mark / 2]
+    rows = [[at(run, mark) for run in runs] for mark in marks] + [[run[-1] for run in runs]]
     for row in rows:
         middle = [float(np.median([m[i] for m in row])) for i in (0, 1, 2, 4, 5)]
         worst = max(m.error for m in row)

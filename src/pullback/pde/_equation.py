@@ -5,6 +5,7 @@ r"""A boundary value problem as a composite problem: the outputs are the residua
 The pullback of the Euclidean metric by \(f\) is the Gauss-Newton matrix of the residual, the energy natural gradient.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,11 @@ class Equation(eqx.Module):
     def dimension(self) -> int:
         """The number of coordinates, time included."""
         return self.widths[0]
+
+    @property
+    def size(self) -> int:
+        """The number of parameters of the network."""
+        return sum((m + 1) * n for m, n in itertools.pairwise(self.widths))
 
     def problem(self, field: Callable[[Params, Float[Array, " d"]], Scalar] = network) -> Composite:
         """The composite problem.

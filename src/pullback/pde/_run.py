@@ -44,7 +44,7 @@ def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDesce
     - `momentum`: whether to use `Spring`, where it is used at all.
     """
     problem = equation.problem()
-    if equation.name == "F'":
+    if equation.inside + equation.border < equation.size:
         # A search along the line would fit its own few points each time, and the loss at the next ones would grow.
         spring = Spring(0.9) if momentum else None
         return NaturalGradientDescent(problem, inverse=Tikhonov(1e-3), step=Fixed(0.1), momentum=spring)
