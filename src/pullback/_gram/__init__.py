@@ -5,10 +5,10 @@ from ._factors import Layout as Layout
 from ._factors import layout as layout
 from ._factors import sample_factors as sample_factors
 from ._flops import flops as flops
-from ._kernel import block_count as block_count
 from ._kernel import kernel as kernel
 from ._kernel import kernel_of_rows as kernel_of_rows
 from ._kernel import product as product
+from ._kernel import tile_count as tile_count
 from ._metric import assemble as assemble
 from ._metric import blocks as blocks
 from ._walk import Walk as Walk

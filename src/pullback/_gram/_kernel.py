@@ -1,10 +1,12 @@
 r"""\(K = AA^\top\) from factors, without A: \(K_{nq,n'q'} = \sum_{tt'} (x_{nt}\cdot x_{n't'})\,(d_{nqt}\cdot d_{n'q't'})\), summed over the leaves.
 
-Only the blocks on and below the diagonal are computed: XLA has no symmetric product, and \(AA^\top\) as a general one costs twice as much. With b
-block rows the work is \((1 + 1/b)/2\) of the whole.
+By tiles, on one side of the diagonal only: XLA has no symmetric product, and \(AA^\top\) as a general one costs twice as much. A tile is small enough for its
+products and their sum over the leaves to stay in the cache; whole block rows of K go through memory once for every leaf, which takes longer than their
+products. The tiles are the turns of one loop, so that there is one of them to compile.
 """
 
-import itertools
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +14,27 @@ from jaxtyping import Array, Float
 
 from ._factors import Factors
 
-BLOCK_ROWS, MAX_BLOCKS = 128, 8
-"""As many block rows as leave each at least 128 rows of K, and at most 8: more of them are only longer to compile."""
+TILE = 2**18
+"""The bytes of a tile of K: two products and their sum stay in a second-level cache of 1 MB. With T positions a sample, whose products are T² times as
+large, a tile has a T-th part of the rows."""
 
 
-def block_count(rows: int) -> int:
-    """The number of block rows of a kernel.
+def tile_count(samples: int, rows: int, dtype: Any, positions: int = 1) -> int:
+    """The number of tiles along one side of a kernel.
 
     **Arguments:**
 
-    - `rows`: the number m of rows of A.
+    - `samples`: N, which are not cut.
+    - `rows`: m, the rows of A.
+    - `dtype`: of K.
+    - `positions`: T, the most of any leaf.
     """
-    return max(1, min(MAX_BLOCKS, rows // BLOCK_ROWS))
+    side = math.sqrt(TILE / jnp.dtype(dtype).itemsize)
+    return max(1, min(samples, round(rows * positions / side)))
 
 
 def kernel(factors: Factors) -> Float[Array, "m m"]:
-    """The lower triangle of K; what is above the diagonal blocks is zero.
+    """The lower triangle of K; what is above the diagonal tiles is zero.
 
     Computed as the transpose of the upper one: LAPACK wants columns, and so the transpose costs nothing, where a copy would cost as much as the
     products.
@@ -37,12 +44,25 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     - `factors`: A in factors.
     """
     n, q, _ = factors.rows.shape
-    m, blocks = n * q, min(n, block_count(n * q))
-    edges = [round(k * n / blocks) for k in range(blocks + 1)]
-    out = jnp.zeros((m, m), factors.rows.dtype)
-    for start, stop in itertools.pairwise(edges):
-        out = jax.lax.dynamic_update_slice(out, _block(factors, start, stop), (0, start * q))
-    return out.T
+    m = n * q
+    tiles = tile_count(n, m, factors.rows.dtype, max([1, *(d.shape[2] for d in factors.d)]))
+    count = -(-n // tiles)
+    # The last tile begins earlier and is whole: some entries are computed twice, none is cut.
+    starts = jnp.minimum(jnp.arange(tiles) * count, n - count)
+
+    def cut(index):
+        take = lambda x: jax.lax.dynamic_slice_in_dim(x, starts[index], count)
+        return jax.tree.map(take, factors)
+
+    def column(j, out):
+        mine = cut(j)
+
+        def put(i, out):
+            return jax.lax.dynamic_update_slice(out, _tile(cut(i), mine), (starts[i] * q, starts[j] * q))
+
+        return jax.lax.fori_loop(0, j + 1, put, out)
+
+    return jax.lax.fori_loop(0, tiles, column, jnp.zeros((m, m), factors.rows.dtype)).T
 
 
 def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:
@@ -55,26 +75,19 @@ def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:
     return kernel(Factors((), (), rows[:, None, :], ()))
 
 
-def _block(factors: Factors, start: int, stop: int) -> Array:
-    """Rows of the samples :stop, columns of the samples start:stop."""
-    q = factors.rows.shape[1]
-    total = jnp.zeros((stop * q, (stop - start) * q), factors.rows.dtype)
-    for x, d, codes in zip(factors.x, factors.d, factors.codes, strict=True):
-        total = total + _pairs(x[:stop], x[start:stop], d[:stop], d[start:stop], codes)
-    if factors.rows.shape[2]:
-        rows = factors.rows.reshape(-1, factors.rows.shape[2])
-        total = total + rows[: stop * q] @ rows[start * q : stop * q].T
-    return total
+def _tile(one: Factors, other: Factors) -> Array:
+    """K between two sets of samples."""
+    n, q, size = one.rows.shape
+    total = jnp.zeros((n, q, n, q), one.rows.dtype)
+    for x, d, other_x, other_d, codes in zip(one.x, one.d, other.x, other.d, one.codes, strict=True):
+        total = total + _pairs(x, other_x, d, other_d, codes)
+    total = total.reshape(n * q, n * q)
+    return total + one.rows.reshape(-1, size) @ other.rows.reshape(-1, size).T if size else total
 
 
 def _pairs(x, other_x, d, other_d, codes) -> Array:
     """The kernel of one leaf between two sets of samples."""
-    (n, q, t, o), other = d.shape, other_d.shape[0]
-    if t == 1:
-        seen = (x == other_x.T) & (x >= 0) if codes else x[:, 0] @ other_x[:, 0].T
-        passed = d.reshape(n * q, o) @ other_d.reshape(other * q, o).T
-        # Spelled out over the rows: XLA multiplies two matrices faster than it broadcasts one over the other's inner axes.
-        return jnp.repeat(jnp.repeat(seen.astype(d.dtype), q, axis=0), q, axis=1) * passed
+    n, q, t, o = d.shape
     # Positions outermost: the sum over pairs of them is one of whole matrices.
     x, other_x = jnp.moveaxis(x, 1, 0), jnp.moveaxis(other_x, 1, 0)
     d, other_d = jnp.moveaxis(d, 2, 0), jnp.moveaxis(other_d, 2, 0)
@@ -82,9 +95,9 @@ def _pairs(x, other_x, d, other_d, codes) -> Array:
         mine = x[:, :, None, None]
         seen = ((mine == other_x[None, None]) & (mine >= 0)).astype(d.dtype)
     else:
-        seen = (x.reshape(t * n, -1) @ other_x.reshape(t * other, -1).T).reshape(t, n, t, other)
-    passed = (d.reshape(t * n * q, o) @ other_d.reshape(t * other * q, o).T).reshape(t, n, q, t, other, q)
-    return jnp.sum(seen[:, :, None, :, :, None] * passed, axis=(0, 3)).reshape(n * q, other * q)
+        seen = (x.reshape(t * n, -1) @ other_x.reshape(t * n, -1).T).reshape(t, n, t, n)
+    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, q)
+    return jnp.sum(seen[:, :, None, :, :, None] * passed, axis=(0, 3))
 
 
 def product(factors: Factors, y: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -102,12 +115,20 @@ def product(factors: Factors, y: Float[Array, " m"]) -> Float[Array, " m"]:
     y = y.reshape(n, q)
     total = jnp.einsum("nqr,r->nq", factors.rows, jnp.einsum("nqr,nq->r", factors.rows, y))
     for x, d, codes in zip(factors.x, factors.d, factors.codes, strict=True):
-        e = jnp.einsum("nq,nqto->nto", y, d).reshape(-1, d.shape[-1])
+        e = _each(lambda y, d: y @ d, y, d).reshape(-1, d.shape[-1])
         if codes:
             flat = x.reshape(-1)
             met = ((flat[:, None] == flat[None, :]) & (flat[:, None] >= 0)).astype(d.dtype) @ e
         else:
             flat = x.reshape(-1, x.shape[-1])
             met = (flat @ flat.T) @ e if 2 * flat.shape[0] < flat.shape[1] else flat @ (flat.T @ e)
-        total = total + jnp.einsum("nto,nqto->nq", met.reshape(n, -1, d.shape[-1]), d)
+        total = total + _each(lambda met, d: d @ met, met.reshape(n, -1), d)
     return total.reshape(-1)
+
+
+def _each(function, vectors: Array, d: Array) -> Array:
+    """A function of a vector and of d, q × (t, o), sample by sample: for products of all samples at once XLA would make a transposed copy of d."""
+    d = d.reshape(*d.shape[:2], -1)
+    if d.shape[1] == 1:
+        return jax.vmap(function)(vectors, d)
+    return jax.lax.map(lambda pair: function(*pair), (vectors, d))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from .._gram import Layout, block_count
+from .._gram import Layout, tile_count
 from .._inverse import AbstractInverse, Tikhonov
 
 CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
@@ -81,7 +81,7 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
     q = m // n
     solve, copies = _factorisation(m, inverse)
     if not structured or setting.dual is None:
-        flops = setting.jacobian + (1 + 1 / block_count(m)) * m * m * setting.size + solve
+        flops = setting.jacobian + (1 + 1 / tile_count(m, m, setting.dtype)) * m * m * setting.size + solve
         return Cost(flops, (2.2 * m * setting.size + copies * m * m) * setting.item)
     plan = setting.dual
     pairs, held, widest = 0.0, 0.0, 1
@@ -89,13 +89,11 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
         t, (i, o) = group.positions, group.order.shape
         pairs += n * n * t * t * ((0 if group.codes else i) + q * q * o)
         held += n * t * ((1 if group.codes else i) + q * o)
-        widest = max(widest, t * t)
+        widest = max(widest, t)
     rows = plan.row_size
     pairs += 1.0 * m * m * rows
-    blocks = block_count(m)
-    # In a block row a layer's two products and their sum are there at once, for all pairs of positions.
-    memory = copies * m * m + held + 2 * m * rows + 2 * widest * m * m / blocks
-    flops = (1 + 1 / blocks) * pairs + q * setting.forward + solve
+    memory = copies * m * m + held + 2 * m * rows
+    flops = (1 + 1 / tile_count(n, m, setting.dtype, widest)) * pairs + q * setting.forward + solve
     return Cost(flops, memory * setting.item, structured=bool(plan.factors))
 
 

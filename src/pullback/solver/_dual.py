@@ -10,24 +10,76 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._gram import kernel_of_rows
+from .._gram import Factors, kernel, kernel_of_rows, product
 from .._inverse import MoorePenrose, Tikhonov
 from .._types import Flat
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import dual_cost
-from ._structured import find, structured_kernel, structured_rows
+from ._structured import find, structured_factors, structured_rows
 from ._symmetric import Damped, Eigen, damped, eigen, refine
+
+
+class Rows(eqx.Module):
+    """diag(scale) Â, in factors if the model's structure allows it, otherwise dense."""
+
+    operator: Whitened
+    factors: Factors | None
+    scale: Float[Array, " m"]
+
+    @staticmethod
+    def of(operator: Whitened, unit: Factors | None, scale: Float[Array, " m"]) -> "Rows":
+        """Scale the rows.
+
+        **Arguments:**
+
+        - `operator`: Ã, with dense rows if there are no factors.
+        - `unit`: Â in factors.
+        - `scale`: a number a row.
+        """
+        return Rows(operator, None if unit is None else unit.scaled(scale.reshape(unit.rows.shape[:2])), scale)
+
+    def __call__(self) -> Float[Array, "m m"]:
+        """K, lower triangle."""
+        if self.factors is not None:
+            return kernel(self.factors)
+        assert self.operator.dense is not None
+        return self.scale[:, None] * kernel_of_rows(self.operator.dense) * self.scale[None, :]
+
+    def product(self, y: Array) -> Array:
+        """K y.
+
+        **Arguments:**
+
+        - `y`: a vector on the rows.
+        """
+        return self.mv(self.rmv(y)) if self.factors is None else product(self.factors, y)
+
+    def mv(self, eta: Flat) -> Array:
+        """diag(scale) Â η.
+
+        **Arguments:**
+
+        - `eta`: a flat vector.
+        """
+        return self.scale * self.operator.unit_mv(eta)
+
+    def rmv(self, y: Array) -> Flat:
+        """The transpose.
+
+        **Arguments:**
+
+        - `y`: a vector on the rows.
+        """
+        return self.operator.unit_rmv(self.scale * y)
 
 
 class DualFactors(AbstractFactors):
     """K by eigenvectors, or K + λ by Cholesky, and the rows it was made of."""
 
-    operator: Whitened
-    scale: Float[Array, " m"]
-    """e^ℓ, or one where the weights cancel; `gram` is that of diag(scale) Â."""
+    rows: Rows
+    """Their scale is e^ℓ, or one where the weights cancel."""
     grading: Float[Array, " m"]
     gram: Eigen | Damped
-    damping: Float[Array, ""] | None
 
     @property
     def spectrum(self) -> Spectrum:
@@ -38,53 +90,42 @@ class DualFactors(AbstractFactors):
         return isinstance(self.gram, Eigen)
 
     def lifted(self, r):
-        r = self.scale * r
-        solution = self._rmv(self._kernel(r))
-        if self.damping is not None:
+        r = self.rows.scale * r
+        solution = self.rows.rmv(self._kernel(r))
+        if isinstance(self.gram, Damped):
             return solution
         # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)², and stays in the residual of K; the normal
         # equations do not see it.
-        rest = self._rmv(r - self.scaled_mv(solution))
-        return solution + self._rmv(self.gram.apply(self.gram.apply(self.scaled_mv(rest))))
+        rest = self.rows.rmv(r - self.rows.mv(solution))
+        return solution + self.rows.rmv(self.gram.apply(self.gram.apply(self.rows.mv(rest))))
 
     def covector(self, g):
-        gram, mv, rmv = self.gram, self.scaled_mv, self._rmv
+        gram, mv, rmv = self.gram, self.rows.mv, self.rows.rmv
         if isinstance(gram, Damped):
 
-            def woodbury(g):
-                return (g - rmv(gram.apply(mv(g)))) / gram.damping
+            def woodbury(inverse):
+                once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
+                return refine(gram, once, lambda v: g - rmv(mv(v)) - gram.damping * v, once(g))
 
-            return refine(gram, woodbury, lambda v: g - rmv(mv(v)) - gram.damping * v, woodbury(g))
+            return gram.solve(woodbury)
         # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D Â, and D⁻² stands between the two.
         y = refine(gram, lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), gram.apply(mv(g)))
-        ratio = self.scale / jnp.where(self.grading > 0, self.grading, 1.0)
+        ratio = self.rows.scale / jnp.where(self.grading > 0, self.grading, 1.0)
         return rmv(self._kernel(y * ratio * ratio))
 
     def project(self, eta):
         if isinstance(self.gram, Damped):
             return jnp.full_like(eta, jnp.nan)
-        return self._rmv(self.gram.apply(self.scaled_mv(eta)))
-
-    def scaled_mv(self, eta: Flat) -> Array:
-        """diag(scale) Â η.
-
-        **Arguments:**
-
-        - `eta`: a flat vector.
-        """
-        return self.scale * self.operator.unit_mv(eta)
-
-    def _rmv(self, y: Array) -> Flat:
-        return self.operator.unit_rmv(self.scale * y)
+        return self.rows.rmv(self.gram.apply(self.rows.mv(eta)))
 
     def _kernel(self, r: Array) -> Array:
         """(K + λ)⁺ r."""
 
         def rest(y):
-            image = r - self.scaled_mv(self._rmv(y))
-            return image if self.damping is None else image - self.damping * y
+            image = r - self.rows.product(y)
+            return image - self.gram.damping * y if isinstance(self.gram, Damped) else image
 
-        return refine(self.gram, self.gram.apply, rest, self.gram.apply(r))
+        return self.gram.solve(lambda inverse: refine(self.gram, inverse, rest, inverse(r)))
 
 
 class Dual(AbstractSolver):
@@ -107,22 +148,22 @@ class Dual(AbstractSolver):
         grading = operator.scale
         found = find(operator) if self.structured else None
         if found is not None and found.factors:
-            rows, kernel = operator, structured_kernel(metric, found)
+            parts, source = structured_factors(metric, found), operator
         else:
             # Rows that are formed anyway are kept: a product with them is cheaper than a pass through the model.
             unit = operator.unit_rows() if found is None else structured_rows(metric, found)
-            rows = Whitened(metric, operator.gauge, unit, None if found is None else found.order)
-            kernel = kernel_of_rows(unit)
-        graded = grading[:, None] * kernel * grading[None, :]
+            parts, source = None, Whitened(metric, operator.gauge, unit, None if found is None else found.order)
+        rows = Rows.of(source, parts, grading)
         if isinstance(inverse, Tikhonov):
-            damping = jnp.asarray(inverse.damping, metric.dtype)
-            factors = DualFactors(rows, grading, grading, damped(graded, damping), damping)
+            gram = damped(rows, jnp.asarray(inverse.damping, metric.dtype))
         elif metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
-            plain = eigen(kernel, operator.shape, inverse)
+            unit = Rows.of(source, parts, jnp.ones_like(grading))()
+            plain = eigen(unit, operator.shape, inverse)
             full = plain.spectrum.rank == jnp.sum(metric.active, dtype=jnp.int32)
-            gram = jax.lax.cond(full, lambda _: plain, lambda k: eigen(k, operator.shape, inverse), graded)
+            graded = lambda k: eigen(grading[:, None] * k * grading[None, :], operator.shape, inverse)
+            gram = jax.lax.cond(full, lambda _: plain, graded, unit)
             gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
-            factors = DualFactors(rows, jnp.where(full, 1.0, grading), grading, gram, None)
+            rows = Rows.of(source, parts, jnp.where(full, 1.0, grading))
         else:
-            factors = DualFactors(rows, grading, grading, eigen(graded, operator.shape, inverse), None)
-        return Factorised(operator, inverse, factors, self.name)
+            gram = eigen(rows(), operator.shape, inverse)
+        return Factorised(operator, inverse, DualFactors(rows, grading, gram), self.name)

@@ -13,12 +13,21 @@ from ._structured import WORKSPACE, find, structured_metric
 from ._symmetric import Damped, Eigen, damped, eigen, refine
 
 
+class Held(eqx.Module):
+    """A matrix that is kept: G is summed over the samples, and to do it again would be long to compile."""
+
+    matrix: Float[Array, "P P"]
+
+    def __call__(self) -> Float[Array, "P P"]:
+        """The matrix."""
+        return self.matrix
+
+
 class PrimalFactors(AbstractFactors):
     """G by eigenvectors, or G + λ by Cholesky."""
 
     operator: Whitened
     gram: Eigen | Damped
-    damping: Float[Array, ""] | None
     order: np.ndarray | None
     """The order of the parameters in `gram`, if it is another than that of the flat vector."""
 
@@ -37,34 +46,35 @@ class PrimalFactors(AbstractFactors):
             # Formed in the output space, where it does not cancel.
             return operator.rmv(r - operator.mv(eta)) - self._damped(eta)
 
-        return refine(self.gram, self._apply, residual, self._start(operator.rmv(r)))
+        return self._solve(lambda inverse: refine(self.gram, inverse, residual, self._start(inverse, operator.rmv(r))))
 
     def covector(self, g):
         def product(eta):
             return self.operator.rmv(self.operator.mv(eta))
 
-        def solve(rest):
+        def how(inverse):
             # What of g is outside the range of G stays in the residual, and would come in through the eigenvectors, off by eps cond(A)²: one product
             # with G takes it away.
-            return self._apply(self._apply(product(rest))) if self.damping is None else self._apply(rest)
+            clean = inverse if isinstance(self.gram, Damped) else lambda rest: inverse(inverse(product(rest)))
+            return refine(self.gram, clean, lambda eta: g - product(eta) - self._damped(eta), self._start(inverse, g))
 
-        return refine(self.gram, solve, lambda eta: g - product(eta) - self._damped(eta), self._start(g))
+        return self._solve(how)
 
     def project(self, eta):
         return self._ordered(self.gram.project, eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)
 
-    def _start(self, g: Array) -> Array:
+    def _start(self, inverse, g: Array) -> Array:
         """The first solution, put into the range of Aᵀ: the eigenvectors of G are off by eps cond(A)², and what of that lies in the kernel of A
         no residual would show.
         """
-        x = self._apply(g)
-        return self.operator.rmv(self.operator.mv(self._apply(x))) if self.damping is None else x
+        x = inverse(g)
+        return x if isinstance(self.gram, Damped) else self.operator.rmv(self.operator.mv(inverse(x)))
 
     def _damped(self, eta: Array) -> Array:
-        return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
+        return self.gram.damping * eta if isinstance(self.gram, Damped) else jnp.zeros_like(eta)
 
-    def _apply(self, x: Array) -> Array:
-        return self._ordered(self.gram.apply, x)
+    def _solve(self, how) -> Array:
+        return self.gram.solve(lambda inverse: how(lambda x: self._ordered(inverse, x)))
 
     def _ordered(self, function, x: Array) -> Array:
         if self.order is None:
@@ -92,10 +102,8 @@ class Primal(AbstractSolver):
         found = find(operator, single=True) if self.structured else None
         matrix = operator.gram() if found is None else structured_metric(metric, found)
         if isinstance(inverse, Tikhonov):
-            damping = jnp.asarray(inverse.damping, metric.dtype)
-            gram = damped(matrix, damping)
+            gram = damped(Held(matrix), jnp.asarray(inverse.damping, metric.dtype))
         else:
-            damping = None
             gram = eigen(matrix, operator.shape, inverse)
         order = None if found is None else found.order
-        return Factorised(operator, inverse, PrimalFactors(operator, gram, damping, order), self.name)
+        return Factorised(operator, inverse, PrimalFactors(operator, gram, order), self.name)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._gauge import EuclideanGauge
-from .._gram import Factors, Layout, Walk, assemble, blocks, flops, kernel, layout, sample_factors, walk
+from .._gram import Factors, Layout, Walk, assemble, blocks, flops, layout, sample_factors, walk
 from .._linearise import sum_over_samples
 from .._pullback import BlockRoot, PullbackMetric
 from .._tree import split
@@ -71,10 +71,13 @@ def structured_factors(metric: PullbackMetric, plan: Layout, samples=None) -> Fa
 
     - `metric`: the pullback metric.
     - `plan`: what to keep how.
-    - `samples`: inputs and roots of the samples; all of them if left out.
+    - `samples`: inputs, roots and scales of the rows of the samples; all of them if left out, unscaled, and zero where a sample is absent.
     """
     assert isinstance(metric.root, BlockRoot)
-    inputs, roots = (_inputs(metric), metric.root.roots) if samples is None else samples
+    if samples is None:
+        scale = metric.active.astype(metric.dtype).reshape(metric.count, -1)
+        samples = (_inputs(metric), metric.root.roots, scale)
+    inputs, roots, scale = samples
     leaves, q = jax.tree.leaves(split(metric.params)[0]), _rows_a_sample(metric)
 
     def one(inputs, root):
@@ -83,19 +86,7 @@ def structured_factors(metric: PullbackMetric, plan: Layout, samples=None) -> Fa
 
         return sample_factors(plan, leaves, inputs, pull, q, metric.dtype)
 
-    return jax.vmap(one)(inputs, roots)
-
-
-def structured_kernel(metric: PullbackMetric, plan: Layout) -> Float[Array, "m m"]:
-    """K̂ = ÂÂᵀ, lower triangle.
-
-    **Arguments:**
-
-    - `metric`: the pullback metric.
-    - `plan`: what to keep how.
-    """
-    factors = structured_factors(metric, plan)
-    return kernel(factors.scaled(metric.active.astype(metric.dtype).reshape(factors.rows.shape[:2])))
+    return jax.vmap(one)(inputs, roots).scaled(scale)
 
 
 def structured_rows(metric: PullbackMetric, plan: Layout) -> Float[Array, "m P"]:
@@ -106,8 +97,7 @@ def structured_rows(metric: PullbackMetric, plan: Layout) -> Float[Array, "m P"]
     - `metric`: the pullback metric.
     - `plan`: what to keep how.
     """
-    rows = structured_factors(metric, plan).rows.reshape(metric.rows, -1)
-    return jnp.where(metric.active[:, None], rows, 0.0)
+    return structured_factors(metric, plan).rows.reshape(metric.rows, -1)
 
 
 def structured_metric(metric: PullbackMetric, plan: Layout) -> Float[Array, "P P"]:
@@ -126,12 +116,8 @@ def structured_metric(metric: PullbackMetric, plan: Layout) -> Float[Array, "P P
     per_sample = sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
     chunk = max(64, WORKSPACE // (per_sample * jnp.dtype(metric.dtype).itemsize))
 
-    def chunked(samples):
-        inputs, roots, scale = samples
-        return blocks(structured_factors(metric, plan, (inputs, roots)).scaled(scale))
-
     samples = (_inputs(metric), metric.root.roots, scale)
-    return assemble(sum_over_samples(chunked, samples, count, min(chunk, count)), sizes)
+    return assemble(sum_over_samples(lambda s: blocks(structured_factors(metric, plan, s)), samples, count, min(chunk, count)), sizes)
 
 
 def _rows_a_sample(metric: PullbackMetric) -> int:

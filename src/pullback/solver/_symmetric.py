@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from .._inverse import AbstractInverse
 from .._types import Scalar
 from ._base import Spectrum
+from ._cholesky import cholesky
 
 
 class Eigen(eqx.Module):
@@ -36,6 +37,15 @@ class Eigen(eqx.Module):
         """
         return self.vectors @ (self.h * (self.vectors.T @ x))
 
+    def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
+        """A computation with h(·).
+
+        **Arguments:**
+
+        - `how`: `how(inverse)` with `inverse(x)` as often as it likes.
+        """
+        return how(self.apply)
+
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """The projection on the eigenvectors that are kept.
 
@@ -47,28 +57,31 @@ class Eigen(eqx.Module):
 
 
 class Damped(eqx.Module):
-    """K + λ or G + λ = L Lᵀ, and the matrix itself for where that is not proved to be positive definite."""
+    """K + λ or G + λ = L Lᵀ, and how to make the matrix again for where that is not proved to be positive definite: LAPACK overwrites it, and a
+    copy that is almost never looked at would cost as much memory and a pass through it.
+    """
 
     cholesky: Float[Array, "n n"]
-    matrix: Float[Array, "n n"]
+    """L below the diagonal; above it, anything."""
+    again: Callable[[], Float[Array, "n n"]]
     damping: Scalar
     proved: Array
     spectrum: Spectrum
 
-    def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """(· + λ)⁻¹ x.
+    def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
+        """A computation with (· + λ)⁻¹.
 
         **Arguments:**
 
-        - `x`: a vector.
+        - `how`: `how(inverse)` with `inverse(x)` as often as it likes.
         """
 
         def by_eigenvectors():
-            values, vectors = jnp.linalg.eigh(self.matrix, symmetrize_input=False)
-            return vectors @ ((vectors.T @ x) / (jnp.maximum(values, 0.0) + self.damping))
+            values, vectors = jnp.linalg.eigh(self.again(), symmetrize_input=False)
+            return how(lambda x: vectors @ ((vectors.T @ x) / (jnp.maximum(values, 0.0) + self.damping)))
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
-        solution = cho_solve((self.cholesky, True), x)
+        solution = how(lambda x: cho_solve((self.cholesky, True), x))
         return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
 
 
@@ -91,7 +104,7 @@ def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: Abstract
     return Eigen(vectors[:, ::-1], s, inverse.filter(s, cutoff), kept, Spectrum.of(s, kept, cutoff))
 
 
-def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
+def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
     """Cholesky of K + λ or G + λ, if that is positive definite beyond rounding; otherwise its eigenvectors.
 
     The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at least -n·eps·‖·‖; so with λ above that
@@ -99,16 +112,18 @@ def damped(matrix: Float[Array, "n n"], damping: Scalar) -> Damped:
 
     **Arguments:**
 
-    - `matrix`: K or G, lower triangle.
+    - `make`: a pytree that gives K or G, lower triangle, when it is called.
     - `damping`: λ > 0.
     """
+    matrix = make()
     n = matrix.shape[0]
-    diagonal = jnp.arange(n)
-    factor = jnp.linalg.cholesky(matrix.at[diagonal, diagonal].add(damping), symmetrize_input=False)
-    noise = n * jnp.finfo(matrix.dtype).eps * (jnp.max(jnp.diagonal(matrix), initial=0.0) + damping)
-    # LAPACK's failure is a NaN everywhere.
-    proved = jnp.all(jnp.isfinite(jnp.diagonal(factor))) & (damping > noise)
-    return Damped(factor, matrix, damping, proved, Spectrum.unknown(matrix.dtype, fallback=~proved))
+    # Read before it is written, so that everything happens in place.
+    index, diagonal = jnp.arange(n), jnp.diagonal(matrix) + damping
+    matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
+    noise = n * jnp.finfo(matrix.dtype).eps * jnp.max(diagonal, initial=0.0)
+    factor, positive = cholesky(matrix)
+    proved = positive & (damping > noise)
+    return Damped(factor, make, damping, proved, Spectrum.unknown(matrix.dtype, fallback=~proved))
 
 
 def refine(gram: Eigen | Damped, solve: Callable[[Array], Array], residual: Callable[[Array], Array], start: Array) -> Array:
