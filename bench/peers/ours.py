@@ -88,8 +88,7 @@ def kernel_product(metric):
     plan = find(whiten(metric, metric.inverse))
     if plan is None:
         return lambda y: metric.mv(metric.rmv(y))
-    factors = structured_factors(metric, plan)
-    factors = factors.scaled(jnp.exp(metric.log_scale).reshape(factors.rows.shape[:2]))
+    factors = structured_factors(metric, plan, jnp.exp(metric.log_scale))
     return lambda y: product(factors, y)
 
 

@@ -62,7 +62,10 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
 
         return jax.lax.fori_loop(0, j + 1, put, out)
 
-    return jax.lax.fori_loop(0, tiles, column, jnp.zeros((m, m), factors.rows.dtype)).T
+    # A zero that comes after the factors: otherwise XLA makes room for K while they are computed, and what they are computed from takes room beside it.
+    one = [x for x in (*factors.d, factors.rows) if x.size][:1]
+    zero = jnp.minimum(jnp.abs(one[0].ravel()[0]), 0.0) if one else jnp.zeros((), factors.rows.dtype)
+    return jax.lax.fori_loop(0, tiles, column, jnp.broadcast_to(zero, (m, m))).T
 
 
 def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:

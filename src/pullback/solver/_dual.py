@@ -26,18 +26,6 @@ class Rows(eqx.Module):
     factors: Factors | None
     scale: Float[Array, " m"]
 
-    @staticmethod
-    def of(operator: Whitened, unit: Factors | None, scale: Float[Array, " m"]) -> "Rows":
-        """Scale the rows.
-
-        **Arguments:**
-
-        - `operator`: Ã, with dense rows if there are no factors.
-        - `unit`: Â in factors.
-        - `scale`: a number a row.
-        """
-        return Rows(operator, None if unit is None else unit.scaled(scale.reshape(unit.rows.shape[:2])), scale)
-
     def __call__(self) -> Float[Array, "m m"]:
         """K, lower triangle."""
         if self.factors is not None:
@@ -148,22 +136,29 @@ class Dual(AbstractSolver):
         grading = operator.scale
         found = find(operator) if self.structured else None
         if found is not None and found.factors:
-            parts, source = structured_factors(metric, found), operator
+
+            def rows(scale):
+                return Rows(operator, structured_factors(metric, found, scale), scale)
+
         else:
             # Rows that are formed anyway are kept: a product with them is cheaper than a pass through the model.
-            unit = operator.unit_rows() if found is None else structured_rows(metric, found)
-            parts, source = None, Whitened(metric, operator.gauge, unit, None if found is None else found.order)
-        rows = Rows.of(source, parts, grading)
+            dense = operator.unit_rows() if found is None else structured_rows(metric, found)
+            order = None if found is None else found.order
+
+            def rows(scale):
+                return Rows(Whitened(metric, operator.gauge, dense, order), None, scale)
+
+        graded = rows(grading)
         if isinstance(inverse, Tikhonov):
-            gram = damped(rows, jnp.asarray(inverse.damping, metric.dtype))
+            gram = damped(graded, jnp.asarray(inverse.damping, metric.dtype))
         elif metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
-            unit = Rows.of(source, parts, jnp.ones_like(grading))()
+            unit = rows(jnp.ones_like(grading))()
             plain = eigen(unit, operator.shape, inverse)
             full = plain.spectrum.rank == jnp.sum(metric.active, dtype=jnp.int32)
-            graded = lambda k: eigen(grading[:, None] * k * grading[None, :], operator.shape, inverse)
-            gram = jax.lax.cond(full, lambda _: plain, graded, unit)
+            weighed = lambda k: eigen(grading[:, None] * k * grading[None, :], operator.shape, inverse)
+            gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
             gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
-            rows = Rows.of(source, parts, jnp.where(full, 1.0, grading))
+            graded = rows(jnp.where(full, 1.0, grading))
         else:
-            gram = eigen(rows(), operator.shape, inverse)
-        return Factorised(operator, inverse, DualFactors(rows, grading, gram), self.name)
+            gram = eigen(graded(), operator.shape, inverse)
+        return Factorised(operator, inverse, DualFactors(graded, grading, gram), self.name)

@@ -132,9 +132,7 @@ def scaling(operator: Whitened, kind: AbstractPreconditioner, damping: Scalar) -
     if plan is None:
         # Nothing is understood: the diagonal, from blocks of rows.
         return DiagonalScaling(metric.sum_blocks(lambda rows: jnp.sum(operator.gauge.rows(rows) ** 2, axis=0)) + damping)
-    factors = structured_factors(metric, plan)
-    grading = jnp.where(metric.active, jnp.exp(metric.log_scale), 0.0).reshape(factors.rows.shape[:2])
-    factors = factors.scaled(grading)
+    factors = structured_factors(metric, plan, operator.scale)
     rest = jnp.sum(factors.rows**2, axis=(0, 1))
     if isinstance(kind, Diagonal):
         blocks = [(jnp.einsum("nti,nqto->io", x**2, d**2)).ravel() for x, d in zip(factors.x, factors.d, strict=True)]

@@ -4,6 +4,8 @@ Structure is used where the samples are independent, the metric has one root a s
 no leaf of the model is understood, the generic route forms A.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -64,29 +66,36 @@ def _walk(metric: PullbackMetric) -> Walk:
     return walk(_one(metric), leaves, inputs)
 
 
-def structured_factors(metric: PullbackMetric, plan: Layout, samples=None) -> Factors:
-    """Â in factors.
+def structured_factors(metric: PullbackMetric, plan: Layout, scale: Float[Array, " m"] | None = None) -> Factors:
+    """diag(scale) Â in factors.
 
     **Arguments:**
 
     - `metric`: the pullback metric.
     - `plan`: what to keep how.
-    - `samples`: inputs, roots and scales of the rows of the samples; all of them if left out, unscaled, and zero where a sample is absent.
+    - `scale`: a number a row; 1 if left out. Rows of absent samples are zero.
     """
+    return _factors(metric, plan, _samples(metric, 1.0 if scale is None else scale))
+
+
+def _samples(metric: PullbackMetric, scale: Any) -> Any:
+    """Inputs, roots and scales of the rows of each sample."""
     assert isinstance(metric.root, BlockRoot)
-    if samples is None:
-        scale = metric.active.astype(metric.dtype).reshape(metric.count, -1)
-        samples = (_inputs(metric), metric.root.roots, scale)
-    inputs, roots, scale = samples
+    scale = jnp.where(metric.active, scale, 0.0).astype(metric.dtype)
+    return _inputs(metric), metric.root.roots, scale.reshape(metric.count, -1)
+
+
+def _factors(metric: PullbackMetric, plan: Layout, samples: Any) -> Factors:
     leaves, q = jax.tree.leaves(split(metric.params)[0]), _rows_a_sample(metric)
 
-    def one(inputs, root):
+    def one(inputs, root, scale):
         def pull(w):
-            return jax.tree.leaves(root.unit(w.astype(metric.linear.like.dtype)))
+            # Scaled before it is pulled back: afterwards it would be a pass through all factors.
+            return jax.tree.leaves(root.unit((scale * w).astype(metric.linear.like.dtype)))
 
         return sample_factors(plan, leaves, inputs, pull, q, metric.dtype)
 
-    return jax.vmap(one)(inputs, roots).scaled(scale)
+    return jax.vmap(one)(*samples)
 
 
 def structured_rows(metric: PullbackMetric, plan: Layout) -> Float[Array, "m P"]:
@@ -108,16 +117,14 @@ def structured_metric(metric: PullbackMetric, plan: Layout) -> Float[Array, "P P
     - `metric`: the pullback metric.
     - `plan`: what to keep how.
     """
-    assert isinstance(metric.root, BlockRoot)
     sizes = [group.order.shape for group in plan.factors]
     sizes += [(1, plan.row_size)] if plan.row_size else []
-    count, q = metric.count, _rows_a_sample(metric)
-    scale = jnp.where(metric.active, jnp.exp(metric.log_scale), 0.0).reshape(count, q)
     per_sample = sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
     chunk = max(64, WORKSPACE // (per_sample * jnp.dtype(metric.dtype).itemsize))
-
-    samples = (_inputs(metric), metric.root.roots, scale)
-    return assemble(sum_over_samples(lambda s: blocks(structured_factors(metric, plan, s)), samples, count, min(chunk, count)), sizes)
+    samples = _samples(metric, jnp.exp(metric.log_scale))
+    return assemble(
+        sum_over_samples(lambda s: blocks(_factors(metric, plan, s)), samples, metric.count, min(chunk, metric.count)), sizes
+    )
 
 
 def _rows_a_sample(metric: PullbackMetric) -> int:
