@@ -145,7 +145,7 @@ def test_rows_of_many_positions_are_kept_for_products(inverse):
     operator = whiten(metric, inverse)
     plan = find(operator)
     assert plan is not None and not plan.factors and not np.array_equal(plan.order, np.arange(metric.size))
-    kept = metric.factorise(inverse, pb.solver.Dual()).factors.operator
+    kept = metric.factorise(inverse, pb.solver.Dual()).factors.rows.operator
     assert kept.dense is not None and distance(kept.unit_rows(), operator.unit_rows()) < 1e-13
     v, y = jnp.sin(jnp.arange(metric.size)), jnp.cos(jnp.arange(metric.rows))
     assert distance(kept.mv(v), operator.mv(v)) < 1e-13 and distance(kept.rmv(y), operator.rmv(y)) < 1e-13

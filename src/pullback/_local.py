@@ -287,7 +287,7 @@ def localise(
     factorised = scaled.factorise(inverse, solver)
     if isinstance(factorised.factors, DualFactors):
         # Its rows, where it formed them, make products cheaper than a pass through the model.
-        factorised = eqx.tree_at(lambda f: f.operator, factorised, factorised.factors.operator)
+        factorised = eqx.tree_at(lambda f: f.operator, factorised, factorised.factors.rows.operator)
     return Local(a, factorised, shift, penalty, constraint, bend)
 
 

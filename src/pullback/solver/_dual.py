@@ -68,6 +68,7 @@ class DualFactors(AbstractFactors):
     """Their scale is e^ℓ, or one where the weights cancel."""
     grading: Float[Array, " m"]
     gram: Eigen | Damped
+    damping: Float[Array, ""] | None
 
     @property
     def spectrum(self) -> Spectrum:
@@ -80,7 +81,7 @@ class DualFactors(AbstractFactors):
     def lifted(self, r):
         r = self.rows.scale * r
         solution = self.rows.rmv(self._kernel(r))
-        if isinstance(self.gram, Damped):
+        if self.damping is not None:
             return solution
         # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)², and stays in the residual of K; the normal
         # equations do not see it.
@@ -111,7 +112,7 @@ class DualFactors(AbstractFactors):
 
         def rest(y):
             image = r - self.rows.product(y)
-            return image - self.gram.damping * y if isinstance(self.gram, Damped) else image
+            return image if self.damping is None else image - self.damping * y
 
         return self.gram.solve(lambda inverse: refine(self.gram, inverse, rest, inverse(r)))
 
@@ -148,9 +149,10 @@ class Dual(AbstractSolver):
             def rows(scale):
                 return Rows(Whitened(metric, operator.gauge, dense, order), None, scale)
 
-        graded = rows(grading)
+        graded, damping = rows(grading), None
         if isinstance(inverse, Tikhonov):
-            gram = damped(graded, jnp.asarray(inverse.damping, metric.dtype))
+            damping = jnp.asarray(inverse.damping, metric.dtype)
+            gram = damped(graded, damping)
         elif metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
             unit = rows(jnp.ones_like(grading))()
             plain = eigen(unit, operator.shape, inverse)
@@ -161,4 +163,4 @@ class Dual(AbstractSolver):
             graded = rows(jnp.where(full, 1.0, grading))
         else:
             gram = eigen(graded(), operator.shape, inverse)
-        return Factorised(operator, inverse, DualFactors(graded, grading, gram), self.name)
+        return Factorised(operator, inverse, DualFactors(graded, grading, gram, damping), self.name)

@@ -28,6 +28,7 @@ class PrimalFactors(AbstractFactors):
 
     operator: Whitened
     gram: Eigen | Damped
+    damping: Float[Array, ""] | None
     order: np.ndarray | None
     """The order of the parameters in `gram`, if it is another than that of the flat vector."""
 
@@ -55,7 +56,7 @@ class PrimalFactors(AbstractFactors):
         def how(inverse):
             # What of g is outside the range of G stays in the residual, and would come in through the eigenvectors, off by eps cond(A)²: one product
             # with G takes it away.
-            clean = inverse if isinstance(self.gram, Damped) else lambda rest: inverse(inverse(product(rest)))
+            clean = inverse if self.damping is not None else lambda rest: inverse(inverse(product(rest)))
             return refine(self.gram, clean, lambda eta: g - product(eta) - self._damped(eta), self._start(inverse, g))
 
         return self._solve(how)
@@ -68,10 +69,10 @@ class PrimalFactors(AbstractFactors):
         no residual would show.
         """
         x = inverse(g)
-        return x if isinstance(self.gram, Damped) else self.operator.rmv(self.operator.mv(inverse(x)))
+        return x if self.damping is not None else self.operator.rmv(self.operator.mv(inverse(x)))
 
     def _damped(self, eta: Array) -> Array:
-        return self.gram.damping * eta if isinstance(self.gram, Damped) else jnp.zeros_like(eta)
+        return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
 
     def _solve(self, how) -> Array:
         return self.gram.solve(lambda inverse: how(lambda x: self._ordered(inverse, x)))
@@ -101,9 +102,11 @@ class Primal(AbstractSolver):
         operator = whiten(metric, inverse)
         found = find(operator, single=True) if self.structured else None
         matrix = operator.gram() if found is None else structured_metric(metric, found)
+        damping = None
         if isinstance(inverse, Tikhonov):
-            gram = damped(Held(matrix), jnp.asarray(inverse.damping, metric.dtype))
+            damping = jnp.asarray(inverse.damping, metric.dtype)
+            gram = damped(Held(matrix), damping)
         else:
             gram = eigen(matrix, operator.shape, inverse)
         order = None if found is None else found.order
-        return Factorised(operator, inverse, PrimalFactors(operator, gram, order), self.name)
+        return Factorised(operator, inverse, PrimalFactors(operator, gram, damping, order), self.name)

@@ -68,6 +68,15 @@ class Damped(eqx.Module):
     proved: Array
     spectrum: Spectrum
 
+    def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """(· + λ)⁻¹ x.
+
+        **Arguments:**
+
+        - `x`: a vector.
+        """
+        return self.solve(lambda inverse: inverse(x))
+
     def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
         """A computation with (· + λ)⁻¹.
 

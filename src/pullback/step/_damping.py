@@ -41,8 +41,8 @@ class Redamped(AbstractFactors):
         if isinstance(self.undamped, DualFactors):
             # (G + λ)⁻¹ on the range is A⁺_λ (Aᵀ)⁺, and (Aᵀ)⁺ = K⁺A; `lifted` multiplies by the scale again.
             dual = self.undamped
-            y = dual.gram.apply(dual.scaled_mv(inside))
-            unit = jnp.where(dual.scale > 0, y / jnp.where(dual.scale > 0, dual.scale, 1.0), 0.0)
+            scale, y = dual.rows.scale, dual.gram.apply(dual.rows.mv(inside))
+            unit = jnp.where(scale > 0, y / jnp.where(scale > 0, scale, 1.0), 0.0)
             return self.damped.lifted(unit) + outside
         return self.damped.covector(inside) + outside
 

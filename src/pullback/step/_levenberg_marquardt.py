@@ -4,6 +4,7 @@ The gain is the decrease of the loss over that of \(q(d) = g^\top d + \tfrac12\|
 rejected and tried again with more damping, from the same factors; a good one earns less damping for the next.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 
 from .._arguments import positive
 from .._inverse import Tikhonov
-from .._types import Scalar
+from .._types import Count, Scalar
 from ._base import AbstractStep, Move, move
 from ._damping import redamp
 
@@ -32,11 +33,16 @@ class Damping(NamedTuple):
     """λ of the next trial."""
     growth: Scalar
     """By what λ grows after the next rejection."""
+    count: Count
+    """The number of steps made, for a scheduled rate."""
 
 
 class LevenbergMarquardt(AbstractStep):
     r"""Damping by the gain (Nielsen, 1999): after a step of gain ρ it is multiplied by \(\max(\text{decrease}, 1 - (2\rho - 1)^3)\), after a rejection by
     `increase`, after a second one in a row by twice that, and so on. At λ = 0 it is Moore-Penrose, which λ → 0 leads to.
+
+    Where every step draws new samples, each step fits its own, and the error stays at what one batch leaves open. A rate that falls takes the mean over
+    the last 1/rate batches.
     """
 
     damping: float | Scalar
@@ -44,6 +50,7 @@ class LevenbergMarquardt(AbstractStep):
     increase: float
     decrease: float
     max_trials: int = eqx.field(static=True)
+    rate: float | Scalar | Callable
 
     def __init__(
         self,
@@ -52,6 +59,7 @@ class LevenbergMarquardt(AbstractStep):
         increase: float = 2.0,
         decrease: float = 1 / 3,
         max_trials: int = 10,
+        rate: float | Scalar | Callable = 1.0,
     ):
         """Choose the rule.
 
@@ -62,8 +70,11 @@ class LevenbergMarquardt(AbstractStep):
         - `increase`: by what λ is multiplied after a rejection; more after several in a row.
         - `decrease`: the least that λ is multiplied by after a good step.
         - `max_trials`: how many dampings are tried in one step; if none is accepted, the parameters stay.
+        - `rate`: which part of the step is tried and taken: a positive number, or a schedule, a function of the number of steps made so far.
         """
         positive("LevenbergMarquardt", "damping", damping, zero=True)
+        if not callable(rate):
+            positive("LevenbergMarquardt", "rate", rate)
         positive("LevenbergMarquardt", "accept", accept, below=0.25, zero=True)
         positive("LevenbergMarquardt", "decrease", decrease, below=1)
         if not increase > 1:
@@ -71,7 +82,7 @@ class LevenbergMarquardt(AbstractStep):
         if max_trials < 1:
             raise ValueError(f"LevenbergMarquardt(max_trials={max_trials}): max_trials must be at least 1.")
         self.damping, self.accept, self.increase, self.decrease = damping, accept, increase, decrease
-        self.max_trials = max_trials
+        self.max_trials, self.rate = max_trials, rate
 
     @property
     def damps(self):
@@ -81,7 +92,7 @@ class LevenbergMarquardt(AbstractStep):
         _refuse_damped("LevenbergMarquardt", inverse)
 
     def init(self, dtype):
-        return Damping(jnp.asarray(self.damping, dtype), jnp.asarray(self.increase, dtype))
+        return Damping(jnp.asarray(self.damping, dtype), jnp.asarray(self.increase, dtype), jnp.zeros((), jnp.int32))
 
     def step(self, local, aim, state):
         dtype = state.value.dtype
@@ -89,17 +100,18 @@ class LevenbergMarquardt(AbstractStep):
         largest = local.factorised.spectrum.largest
         floor = jnp.finfo(dtype).eps * jnp.where(largest > 0, largest * largest, 1.0).astype(dtype)
         ceiling = jnp.sqrt(jnp.finfo(dtype).max)
+        rate = self.rate(state.count) if callable(self.rate) else self.rate
 
         def attempt(damping) -> Move:
             damped = local.with_factors(redamp(local.factorised, damping.astype(local.metric.dtype)))
             curve = damped.curve(aim(damped))
-            value = local.value_at(curve(1.0))
-            tried = move(local, curve, 1.0, value, value <= local.value, 1, damping)
+            value = local.value_at(curve(rate))
+            tried = move(local, curve, rate, value, value <= local.value, 1, damping)
             return eqx.tree_at(lambda m: m.accepted, tried, tried.accepted & (tried.gain > self.accept))
 
         def rejected(state: Damping) -> Damping:
             growth = jnp.minimum(2 * state.growth, ceiling)
-            return Damping(jnp.minimum(jnp.maximum(state.value, floor) * state.growth, ceiling), growth)
+            return Damping(jnp.minimum(jnp.maximum(state.value, floor) * state.growth, ceiling), growth, state.count)
 
         def again(carry):
             _, trials, tried = carry
@@ -113,8 +125,9 @@ class LevenbergMarquardt(AbstractStep):
         state, trials, best = jax.lax.while_loop(again, retry, (state, jnp.ones((), jnp.int32), attempt(state.value)))
         best = eqx.tree_at(lambda m: m.trials, best, trials)
         factor = jnp.clip(1 - (2 * best.gain.astype(dtype) - 1) ** 3, self.decrease, self.increase)
-        good = Damping(state.value * factor, jnp.full_like(state.growth, self.increase))
-        return best, jax.tree.map(lambda a, b: jnp.where(best.accepted, a, b), good, rejected(state))
+        good = Damping(state.value * factor, jnp.full_like(state.growth, self.increase), state.count)
+        new = jax.tree.map(lambda a, b: jnp.where(best.accepted, a, b), good, rejected(state))
+        return best, new._replace(count=state.count + 1)
 
 
 class DampingSearch(AbstractStep):
