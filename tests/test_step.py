@@ -136,6 +136,28 @@ def test_the_gain_of_a_quadratic_problem_is_one_and_damping_falls():
     close(flat(params) - np.asarray(normal(2, 2, seed=1)).ravel(), d)
 
 
+def test_a_part_of_the_step_of_levenberg_and_marquardt_and_a_least_damping():
+    linear = pb.Composite(lambda p, x: x @ p, half_square)
+    start = normal(2, 2, seed=1)
+
+    def step(params, **words):
+        opt = pb.NaturalGradientDescent(linear, step=pb.step.LevenbergMarquardt(damping=1e-2, **words))
+        return opt, *opt.step(params, opt.init(params), (X, Y))
+
+    _, whole, _, _ = step(start)
+    opt, half, state, record = step(start, rate=lambda count: jnp.where(count < 1, 0.5, 1.0), minimum=5e-3)
+    close(half - start, (whole - start) / 2)
+    # The prediction is for the part that is taken: still exact on a quadratic problem, so that the damping falls, as far as it may.
+    close(record.gain, 1.0)
+    assert float(record.rate) == 0.5 and float(state.rule.value) == 5e-3
+    # The second step is whole.
+    there, state, record = opt.step(half, state, (X, Y))
+    a = np.kron(np.asarray(X), np.eye(2)) / np.sqrt(3)
+    r = np.asarray((X @ half - Y).ravel()) / np.sqrt(3)
+    close(flat(there) - flat(half), -np.linalg.solve(a.T @ a + 5e-3 * np.eye(4), a.T @ r))
+    assert float(record.rate) == 1.0 and int(state.rule.count) == 2
+
+
 def test_step_can_be_jitted_by_hand_and_holds_arrays():
     traces = []
     model = lambda w, x: traces.append(0) or x @ w
@@ -349,6 +371,8 @@ def test_what_cannot_work_is_refused_when_it_is_built():
         "rate": lambda: pb.step.Fixed(0.0),
         "shrink": lambda: pb.step.LineSearch(shrink=1.0),
         "increase": lambda: pb.step.LevenbergMarquardt(increase=1.0),
+        r"LevenbergMarquardt.*rate": lambda: pb.step.LevenbergMarquardt(rate=0.0),
+        "minimum": lambda: pb.step.LevenbergMarquardt(minimum=-1.0),
         "radius": lambda: pb.step.TrustRegion(radius=-1.0),
         "mu": lambda: pb.Spring(1.0),
         "another step rule": lambda: pb.step.Geodesic(0.1),

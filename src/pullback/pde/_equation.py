@@ -37,6 +37,7 @@ class Equation(eqx.Module):
     - `renewed`: whether every step draws new points.
     - `evolution`: whether the first coordinate is time.
     - `scale`: the standard deviation of the weights of the first layer at the start.
+    - `whole`: after so many steps the rate falls as 1/step, if points are renewed: a mean over batches. 0 for whole steps throughout.
     """
 
     name: str = eqx.field(static=True)
@@ -49,6 +50,7 @@ class Equation(eqx.Module):
     renewed: bool = eqx.field(static=True, default=False)
     evolution: bool = eqx.field(static=True, default=False)
     scale: float = eqx.field(static=True, default=1.0)
+    whole: int = eqx.field(static=True, default=0)
 
     @property
     def dimension(self) -> int:

@@ -49,6 +49,7 @@ EQUATIONS = {
             3000,
             500,
             renewed=True,
+            whole=100,
         ),
         Equation(
             "E",

@@ -4,6 +4,7 @@ import time
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._descent import NaturalGradientDescent
@@ -36,7 +37,7 @@ class Measured(NamedTuple):
 
 def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDescent:
     """What an equation is solved with: Levenberg-Marquardt with second-order correction; where the points are fewer than the parameters, damped
-    natural gradients with `Spring`.
+    natural gradients with `Spring`; where points are renewed and the equation says so, a falling rate.
 
     **Arguments:**
 
@@ -48,7 +49,11 @@ def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDesce
         # A search along the line would fit its own few points each time, and the loss at the next ones would grow.
         spring = Spring(0.9) if momentum else None
         return NaturalGradientDescent(problem, inverse=Tikhonov(1e-3), step=Fixed(0.1), momentum=spring)
-    return NaturalGradientDescent(problem, step=Geodesic(LevenbergMarquardt()))
+    rule = LevenbergMarquardt()
+    if equation.renewed and equation.whole:
+        # The gain is that on the points of the step, which smaller steps always have: the damping needs a floor.
+        rule = LevenbergMarquardt(rate=lambda count: jnp.minimum(1.0, equation.whole / (count + 1)), minimum=1e-9)
+    return NaturalGradientDescent(problem, step=Geodesic(rule))
 
 
 def solve(

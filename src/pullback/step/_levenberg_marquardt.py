@@ -42,7 +42,7 @@ class LevenbergMarquardt(AbstractStep):
     `increase`, after a second one in a row by twice that, and so on. At λ = 0 it is Moore-Penrose, which λ → 0 leads to.
 
     Where every step draws new samples, each step fits its own, and the error stays at what one batch leaves open. A rate that falls takes the mean over
-    the last 1/rate batches.
+    the last 1/rate batches; the gain, which knows one batch only, then no longer holds λ up, and `minimum` has to.
     """
 
     damping: float | Scalar
@@ -51,6 +51,7 @@ class LevenbergMarquardt(AbstractStep):
     decrease: float
     max_trials: int = eqx.field(static=True)
     rate: float | Scalar | Callable
+    minimum: float | Scalar
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class LevenbergMarquardt(AbstractStep):
         decrease: float = 1 / 3,
         max_trials: int = 10,
         rate: float | Scalar | Callable = 1.0,
+        minimum: float | Scalar = 0.0,
     ):
         """Choose the rule.
 
@@ -71,8 +73,10 @@ class LevenbergMarquardt(AbstractStep):
         - `decrease`: the least that λ is multiplied by after a good step.
         - `max_trials`: how many dampings are tried in one step; if none is accepted, the parameters stay.
         - `rate`: which part of the step is tried and taken: a positive number, or a schedule, a function of the number of steps made so far.
+        - `minimum`: λ does not fall below this.
         """
         positive("LevenbergMarquardt", "damping", damping, zero=True)
+        positive("LevenbergMarquardt", "minimum", minimum, zero=True)
         if not callable(rate):
             positive("LevenbergMarquardt", "rate", rate)
         positive("LevenbergMarquardt", "accept", accept, below=0.25, zero=True)
@@ -82,7 +86,7 @@ class LevenbergMarquardt(AbstractStep):
         if max_trials < 1:
             raise ValueError(f"LevenbergMarquardt(max_trials={max_trials}): max_trials must be at least 1.")
         self.damping, self.accept, self.increase, self.decrease = damping, accept, increase, decrease
-        self.max_trials, self.rate = max_trials, rate
+        self.max_trials, self.rate, self.minimum = max_trials, rate, minimum
 
     @property
     def damps(self):
@@ -125,7 +129,7 @@ class LevenbergMarquardt(AbstractStep):
         state, trials, best = jax.lax.while_loop(again, retry, (state, jnp.ones((), jnp.int32), attempt(state.value)))
         best = eqx.tree_at(lambda m: m.trials, best, trials)
         factor = jnp.clip(1 - (2 * best.gain.astype(dtype) - 1) ** 3, self.decrease, self.increase)
-        good = Damping(state.value * factor, jnp.full_like(state.growth, self.increase), state.count)
+        good = Damping(jnp.maximum(state.value * factor, jnp.asarray(self.minimum, dtype)), jnp.full_like(state.growth, self.increase), state.count)
         new = jax.tree.map(lambda a, b: jnp.where(best.accepted, a, b), good, rejected(state))
         return best, new._replace(count=state.count + 1)
 
