@@ -5,6 +5,7 @@ from .problems import DEPTHS, REPEATS
 
 OURS = Entry("pullback", "ours", "ours", "default")
 GENERIC = Entry("pullback, generic route (J formed)", "ours", "ours", "generic")
+SMALL = Entry("pullback, without huge pages", "ours", "ours", "default", huge=False)
 KRYLOV = Entry("pullback, Krylov", "ours", "ours", "krylov")
 FLOOR = Entry("floor", "ours", "floor", "floor")
 TORCH = Entry("torch, the structured algorithm by hand", "torch", "torch_libraries", "structured")
@@ -18,11 +19,11 @@ MINSR = Entry("netket minSR", "netket", "netket", "minsr")
 SR = Entry("netket SR", "netket", "netket", "sr")
 
 ENTRIES = {
-    "W1": [OURS, FLOOR, TORCH, TANGENTS, NNGEOMETRY, CURVLINOPS, KRYLOV, GENERIC, FUNC, BACKPACK, CONTRACTION, MINSR],
+    "W1": [OURS, SMALL, FLOOR, TORCH, TANGENTS, NNGEOMETRY, CURVLINOPS, KRYLOV, GENERIC, FUNC, BACKPACK, CONTRACTION, MINSR],
     "W2": [OURS, FLOOR, TORCH, NNGEOMETRY, TANGENTS, GENERIC, FUNC, MINSR, CONTRACTION, CURVLINOPS],
     "W2p": [OURS, FLOOR, GENERIC],
     "W3": [OURS, FLOOR, TORCH, GENERIC, FUNC, NNGEOMETRY, SR],
-    "W4": [OURS, FLOOR, TORCH, NNGEOMETRY, KRYLOV, CURVLINOPS],
+    "W4": [OURS, SMALL, FLOOR, TORCH, NNGEOMETRY, KRYLOV, CURVLINOPS],
     "W5": [
         entry
         for depth in DEPTHS

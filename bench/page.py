@@ -29,6 +29,8 @@ METHOD = """
   (`bench/reference.py`) and whose residual in (G + λ) v = g is below 1e-8. What is off by 1e-3 or more is not timed.
 - Peak MB is the high-water mark of resident memory in a fresh process above what it held before the first call, compilation included; beside it
   that of the first run alone, above what was held once compiled.
+- Every process asks for huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`): otherwise the kernel clears what is taken anew for each call in pages of
+  4 KB, which can take longer than a product, and only NumPy, with it the floor, asks for them itself. W1 and W4 have ours without them, too.
 - Problems: random weights, random inputs, random labels; damping λ = 1e-3 (softmax) and 1e-6 (W2, W2p). A direct solve does not care; the
   iterations of conjugate gradients do, and are other ones on a trained network.
 - **The floor** is measured in the same rounds: the BLAS and LAPACK calls (SciPy) that the structured algorithm cannot avoid, in their very

@@ -129,7 +129,11 @@ class LevenbergMarquardt(AbstractStep):
         state, trials, best = jax.lax.while_loop(again, retry, (state, jnp.ones((), jnp.int32), attempt(state.value)))
         best = eqx.tree_at(lambda m: m.trials, best, trials)
         factor = jnp.clip(1 - (2 * best.gain.astype(dtype) - 1) ** 3, self.decrease, self.increase)
-        good = Damping(jnp.maximum(state.value * factor, jnp.asarray(self.minimum, dtype)), jnp.full_like(state.growth, self.increase), state.count)
+        good = Damping(
+            jnp.maximum(state.value * factor, jnp.asarray(self.minimum, dtype)),
+            jnp.full_like(state.growth, self.increase),
+            state.count,
+        )
         new = jax.tree.map(lambda a, b: jnp.where(best.accepted, a, b), good, rejected(state))
         return best, new._replace(count=state.count + 1)
 
