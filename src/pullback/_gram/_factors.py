@@ -4,8 +4,8 @@ With q rows a sample, a leaf with weights i × o at T positions is kept as facto
 
 \[ T^2\,(i + q^2 o) < q^2\, i\, o, \]
 
-and T is small (`MAX_POSITIONS`, because \(T^2\) numbers are held for each entry of the kernel); otherwise its rows are formed, by the same product for all
-q at once.
+and T is small (`MAX_POSITIONS`, because \(T^2\) numbers are made for each entry of the kernel, so that tiles of it have few rows); otherwise its rows are
+formed, by the same product for all q at once.
 """
 
 import math
