@@ -1,8 +1,11 @@
 """The bill of five workloads from shapes alone, and the measured truth beside it: `python examples/plan.py [W1 W2 ...]`."""
 
+import os
 import sys
 import time
 from itertools import pairwise
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # CPU seconds are counted, and threads that wait would count
 
 import jax
 import jax.numpy as jnp
