@@ -1,7 +1,7 @@
 """How many products a Krylov solve takes with and without preconditioner, on a trained network: `python -m bench.krylov [STEPS]`, JSON.
 
 W1 in float64 after 50 natural-gradient steps, damping 1e-6. For each solver the tolerance is tightened by tens until the true residual ‖(G + λ)v - g‖/‖g‖,
-recomputed with products, is below 1e-6, so that nothing the solver says of itself is trusted; what is counted is one product with A and one with Aᵀ an
+recomputed with products, is below 1e-8, so that nothing the solver says of itself is trusted; what is counted is one product with A and one with Aᵀ an
 iteration, and those that a sketch is built from.
 """
 
@@ -11,8 +11,8 @@ import sys
 import jax
 import jax.numpy as jnp
 
-DAMPING, RESIDUAL, LIMIT = 1e-6, 1e-6, 20_000
-TIGHTER = tuple(10.0**-k for k in range(4, 14))
+DAMPING, RESIDUAL, LIMIT = 1e-6, 1e-8, 20_000
+TIGHTER = tuple(10.0**-k for k in range(6, 14))
 
 
 def trained(pb, composite, params, batch, steps):

@@ -12,6 +12,7 @@ from ._diagnostics import ratio
 from ._inverse import AbstractInverse
 from ._linearise import Linearisation, linearise
 from ._pullback import PullbackMetric, at_point
+from ._tree import split
 from ._types import Flat, OutputCovector, Params, Scalar
 from .metric._base import AbstractLikelihood
 from .solver._base import AbstractSolver
@@ -64,7 +65,8 @@ def assemble(
     if metric_batch is None:
         linear, batch = metric.linear, metric.batch
     else:
-        linear = linearise(lambda flat: problem.outputs(metric._params(flat), batch.inputs), metric.point, metric.structure)
+        moving, carried = split(params)
+        linear = linearise(lambda moving: problem.outputs(eqx.combine(moving, carried), batch.inputs), moving, metric.structure)
     value, c = problem.value_and_differential(linear.outputs, batch)
     covector = linear.pull(c).astype(metric.dtype)
     if metric_batch is None:
@@ -73,8 +75,9 @@ def assemble(
     else:
         r, g, share = None, covector, jnp.asarray(jnp.nan, metric.dtype)
     if penalty is not None:
-        more, p = jax.value_and_grad(lambda flat: penalty(metric._params(flat)))(metric.point)
-        p = p.astype(metric.dtype)
+        moving, carried = split(params)
+        more, p = jax.value_and_grad(lambda moving: penalty(eqx.combine(moving, carried)))(moving)
+        p = metric.structure.ravel(p).astype(metric.dtype)
         value, covector, g = value + more.astype(value.dtype), covector + p, p if g is None else g + p
     return Assembled(metric, linear, batch, value, c, covector, r, g, share)
 

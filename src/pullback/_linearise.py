@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ._tree import Structure, split, structure
-from ._types import Flat, OutputCovector, Outputs, OutputVector
+from ._types import Flat, OutputCovector, Outputs, OutputVector, Params
 
 
 class Linearisation(eqx.Module):
@@ -33,7 +33,7 @@ class Linearisation(eqx.Module):
 
         - `v`: a flat vector on the parameters.
         """
-        return self.tangent_map(v)
+        return self.tangent_map(self.params.unravel(v))
 
     def pull(self, c: OutputCovector) -> Flat:
         """Jᵀ c.
@@ -42,34 +42,39 @@ class Linearisation(eqx.Module):
 
         - `c`: an output covector.
         """
-        primal = jax.ShapeDtypeStruct((self.params.size,), self.params.dtype)
-        return jax.linear_transpose(self.tangent_map, primal)(c)[0]
+        leaves = [jax.ShapeDtypeStruct(s, t) for s, t in zip(self.params.shapes, self.params.dtypes, strict=True)]
+        primal = jax.tree.unflatten(self.params.treedef, leaves)
+        return self.params.ravel(jax.linear_transpose(self.tangent_map, primal)(c)[0])
 
 
-def linearise(function: Callable[[Flat], Outputs], flat: Flat, params: Structure) -> Linearisation:
-    """Linearise a function of the flat parameters.
+def linearise(function: Callable[[Params], Outputs], point: Params, params: Structure) -> Linearisation:
+    """Linearise a function of the parameters.
+
+    Leaf by leaf, and not as a function of the flat vector: the transpose of cutting it up is a sum of padded vectors, from which XLA (in jaxlib 0.10) was seen to
+    lose the gradient of a bias when it fused the sum with a dot product.
 
     **Arguments:**
 
-    - `function`: flat parameters to outputs (any pytree).
-    - `flat`: the point.
-    - `params`: the structure of the parameters.
+    - `function`: parameters to outputs (any pytree).
+    - `point`: the coordinates of the point.
+    - `params`: their structure.
     """
     static = []
 
-    def coordinates(flat):
-        moving, carried = split(function(flat))
+    def coordinates(point):
+        moving, carried = split(function(point))
         arrays, rest = eqx.partition(carried, eqx.is_array)
         static[:] = [rest]
         return moving, arrays
 
-    moving, tangent_map, arrays = jax.linearize(coordinates, flat, has_aux=True)
+    moving, tangent_map, arrays = jax.linearize(coordinates, point, has_aux=True)
     return Linearisation(eqx.combine(moving, arrays, static[0]), tangent_map, params, structure(moving))
 
 
 def block(
-    function: Callable[[Flat], Outputs],
-    flat: Flat,
+    function: Callable[[Params], Outputs],
+    point: Params,
+    params: Structure,
     push: Callable[[OutputVector], Float[Array, " q"]],
     pull: Callable[[Float[Array, " q"]], OutputCovector],
     size: int,
@@ -78,21 +83,22 @@ def block(
 
     **Arguments:**
 
-    - `function`: flat parameters to outputs.
-    - `flat`: the point.
+    - `function`: parameters to outputs.
+    - `point`: the coordinates of the point.
+    - `params`: their structure.
     - `push`: v ↦ Wᵀ v.
     - `pull`: w ↦ W w, the transpose of `push`.
     - `size`: the number q of columns of W.
     """
 
-    def coordinates(flat):
-        return split(function(flat))[0]
+    def coordinates(point):
+        return split(function(point))[0]
 
-    if size <= flat.size:
-        _, vjp = jax.vjp(coordinates, flat)
-        return jax.vmap(lambda w: vjp(pull(w))[0])(jnp.eye(size, dtype=flat.dtype))
-    _, jvp = jax.linearize(coordinates, flat)
-    return jax.vmap(lambda v: push(jvp(v)), out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
+    if size <= params.size:
+        _, vjp = jax.vjp(coordinates, point)
+        return jax.vmap(lambda w: params.ravel(vjp(pull(w))[0]))(jnp.eye(size, dtype=params.dtype))
+    _, jvp = jax.linearize(coordinates, point)
+    return jax.vmap(lambda v: push(jvp(params.unravel(v))), out_axes=1)(jnp.eye(params.size, dtype=params.dtype))
 
 
 def over_samples(function: Callable, samples: PyTree, count: int, chunk: int) -> PyTree:

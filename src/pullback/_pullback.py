@@ -247,7 +247,7 @@ class PullbackMetric(eqx.Module):
                 # The metric mixes the samples: rows are those of J, and each column is an output vector of the whole batch.
                 rows = jax.vmap(lambda v: self.root.unit_transpose(self.linear.like.unravel(v)), in_axes=1, out_axes=1)(rows)
         else:
-            rows = block(self.function, self.point, self.root.unit_transpose, self.root.unit, self.rows)
+            rows = self._block(lambda p: self.problem.outputs(p, self.batch.inputs), self.root, self.rows)
         return jnp.where(self.active[:, None], rows.astype(self.dtype), 0.0)
 
     def sum_blocks(self, function: Callable[[Float[Array, "b P"]], Array]) -> Array:
@@ -307,13 +307,18 @@ class PullbackMetric(eqx.Module):
         inputs, root = sample
         inputs = eqx.combine(inputs, eqx.filter(self.batch.inputs, eqx.is_array, inverse=True))
 
-        def one(flat):
-            return self.problem.one(self._params(flat), inputs)
+        def one(params):
+            return self.problem.one(params, inputs)
 
         if root is not None:
-            return block(one, self.point, root.unit_transpose, root.unit, root.size)
+            return self._block(one, root, root.size)
+        moving, carried = split(self.params)
         like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
-        return block(one, self.point, like.ravel, like.unravel, like.size)
+        return block(lambda p: one(eqx.combine(p, carried)), moving, self.structure, like.ravel, like.unravel, like.size)
+
+    def _block(self, function: Callable[[Params], Outputs], root: AbstractRoot, size: int) -> Float[Array, "q P"]:
+        moving, carried = split(self.params)
+        return block(lambda p: function(eqx.combine(p, carried)), moving, self.structure, root.unit_transpose, root.unit, size)
 
     def _params(self, flat: Flat) -> Params:
         return eqx.combine(self.structure.unravel(flat), split(self.params)[1])
@@ -337,16 +342,14 @@ def at_point(problem: Composite, params: Params, batch: Batch, inverse: Any, sol
     - `memory`: bound in bytes on the working storage of Jacobian blocks.
     """
     like = structure(params)
-    carried = split(params)[1]
+    moving, carried = split(params)
     weights = None
     if batch.inputs is not None:
         count = next(x.shape[0] for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x))
         weights = problem.measure.weights(count, like.dtype)
         if not problem.coupled:
             batch = present(batch, weights)
-    linear = linearise(
-        lambda flat: problem.outputs(eqx.combine(like.unravel(flat), carried), batch.inputs), like.ravel(params), like
-    )
+    linear = linearise(lambda moving: problem.outputs(eqx.combine(moving, carried), batch.inputs), moving, like)
     root = _root(problem, linear.outputs, batch, weights)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its rounding for rank.
     dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)
