@@ -20,6 +20,7 @@ ROOMS: dict[str, set[str] | str] = {
     "_tree": {"_types"},
     "_arguments": set(),
     "_lazy": set(),
+    "_xla": set(),
     "_results": set(),
     "_tangent": VOCABULARY,
     "_measure": VOCABULARY,

@@ -50,9 +50,6 @@ class Linearisation(eqx.Module):
 def linearise(function: Callable[[Params], Outputs], point: Params, params: Structure) -> Linearisation:
     """Linearise a function of the parameters.
 
-    Leaf by leaf, and not as a function of the flat vector: the transpose of cutting it up is a sum of padded vectors, from which XLA (in jaxlib 0.10) was seen to
-    lose the gradient of a bias when it fused the sum with a dot product.
-
     **Arguments:**
 
     - `function`: parameters to outputs (any pytree).

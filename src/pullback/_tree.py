@@ -111,10 +111,10 @@ class Structure(eqx.Module):
 
         - `vector`: an array of shape `(size,)`.
         """
-        leaves, start = [], 0
-        for shape, size, dtype in zip(self.shapes, self.sizes, self.dtypes, strict=True):
-            leaves.append(vector[start : start + size].reshape(shape).astype(dtype))
-            start += size
+        # One split, whose transpose is a concatenation. That of slices is a sum of padded vectors, from which XLA (in jaxlib 0.10) was seen to lose the gradient of
+        # a bias when it fused the sum with a norm or a dot product.
+        parts = jax.lax.split(vector, self.sizes) if self.sizes else []
+        leaves = [x.reshape(shape).astype(dtype) for x, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)]
         return jax.tree.unflatten(self.treedef, leaves)
 
 
