@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pullback as pb
 from pullback.solver import _cholesky
 
 
@@ -48,3 +49,21 @@ def test_no_second_matrix():
 
     compiled = jax.jit(solve).lower(jnp.ones(n)).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 1.5 * n * n * jnp.ones(()).itemsize
+
+
+@pytest.mark.parametrize(
+    "solver", [pb.solver.Dual(), pb.solver.Dual(structured=False), pb.solver.Primal()], ids=["structured", "generic", "primal"]
+)
+@pytest.mark.parametrize("damping", [1e-10, 1e-3])
+def test_below_rounding_eigenvectors_stand_in_and_it_is_said(solver, damping):
+    # Diagonal, so that eigenvectors are exact: s² of 1e8 and of 1e-10, which beside it is below rounding, and of the size of λ.
+    inputs = jnp.asarray([[1e4, 0.0], [0.0, 1e-5]]) * np.sqrt(2)
+    problem = pb.Composite(lambda w, x: x @ w, loss=lambda z, t: (z - t) ** 2 / 2, metric=pb.metric.Euclidean())
+    target = jnp.asarray([3.0, -2.0])
+    ng, exact = (
+        pb.natural_gradient(problem, jnp.zeros(2), (inputs, target), inverse=pb.Tikhonov(damping), solver=s)
+        for s in (solver, pb.solver.SVD())
+    )
+    assert bool(ng.stats.fallback) == (damping < 1e-8)
+    assert ("Cholesky fell back on eigenvectors" in str(ng.stats)) == (damping < 1e-8)
+    np.testing.assert_allclose(ng.vector, exact.vector, rtol=1e-8)

@@ -49,6 +49,19 @@ def test_collocation_points_are_where_they_should_be():
     assert sum(counts) == 400 and min(counts) > 50
 
 
+def test_where_points_are_renewed_an_equation_may_ask_for_a_falling_rate():
+    falling = pde.optimiser(pde.EQUATIONS["C"]).rule.step_rule
+    assert [float(falling.rate(jnp.asarray(count))) for count in (0, 99, 199, 999)] == [
+        1.0,
+        1.0,
+        0.5,
+        0.1,
+    ] and falling.minimum == 1e-9
+    for name in "ABE":
+        whole = pde.optimiser(pde.EQUATIONS[name]).rule.step_rule
+        assert whole.rate == 1.0 and whole.minimum == 0.0
+
+
 def test_the_loss_is_half_the_two_mean_squares():
     equation = pde.EQUATIONS["A"]
     params = pde.initialise(jax.random.key(0), equation.widths)

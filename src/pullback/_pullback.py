@@ -247,7 +247,8 @@ class PullbackMetric(eqx.Module):
                 # The metric mixes the samples: rows are those of J, and each column is an output vector of the whole batch.
                 rows = jax.vmap(lambda v: self.root.unit_transpose(self.linear.like.unravel(v)), in_axes=1, out_axes=1)(rows)
         else:
-            rows = self._block(lambda p: self.problem.outputs(p, self.batch.inputs), self.root, self.rows)
+            root = self.root
+            rows = self._block(lambda p: self.problem.outputs(p, self.batch.inputs), root.unit_transpose, root.unit, self.rows)
         return jnp.where(self.active[:, None], rows.astype(self.dtype), 0.0)
 
     def sum_blocks(self, function: Callable[[Float[Array, "b P"]], Array]) -> Array:
@@ -307,18 +308,14 @@ class PullbackMetric(eqx.Module):
         inputs, root = sample
         inputs = eqx.combine(inputs, eqx.filter(self.batch.inputs, eqx.is_array, inverse=True))
 
-        def one(params):
-            return self.problem.one(params, inputs)
+        if root is None:
+            like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
+            return self._block(lambda params: self.problem.one(params, inputs), like.ravel, like.unravel, like.size)
+        return self._block(lambda params: self.problem.one(params, inputs), root.unit_transpose, root.unit, root.size)
 
-        if root is not None:
-            return self._block(one, root, root.size)
+    def _block(self, function: Callable[[Params], Outputs], push: Callable, pull: Callable, size: int) -> Float[Array, "q P"]:
         moving, carried = split(self.params)
-        like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
-        return block(lambda p: one(eqx.combine(p, carried)), moving, self.structure, like.ravel, like.unravel, like.size)
-
-    def _block(self, function: Callable[[Params], Outputs], root: AbstractRoot, size: int) -> Float[Array, "q P"]:
-        moving, carried = split(self.params)
-        return block(lambda p: function(eqx.combine(p, carried)), moving, self.structure, root.unit_transpose, root.unit, size)
+        return block(lambda p: function(eqx.combine(p, carried)), moving, self.structure, push, pull, size)
 
     def _params(self, flat: Flat) -> Params:
         return eqx.combine(self.structure.unravel(flat), split(self.params)[1])

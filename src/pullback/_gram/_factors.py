@@ -62,16 +62,6 @@ class Factors(eqx.Module):
     rows: Float[Array, "n q r"]
     codes: tuple[bool, ...] = eqx.field(static=True)
 
-    def scaled(self, scale: Float[Array, "n q"]) -> "Factors":
-        """Multiply the rows of A.
-
-        **Arguments:**
-
-        - `scale`: a number a row.
-        """
-        d = tuple(scale[:, :, None, None] * d for d in self.d)
-        return Factors(self.x, d, scale[:, :, None] * self.rows, self.codes)
-
 
 def layout(walk: Walk, shapes: Sequence[tuple[int, ...]], q: int, single: bool = False) -> Layout:
     """Choose for each leaf.

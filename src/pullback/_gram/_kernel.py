@@ -47,18 +47,16 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     m = n * q
     tiles = tile_count(n, m, factors.rows.dtype, max([1, *(d.shape[2] for d in factors.d)]))
     count = -(-n // tiles)
-    # The last tile begins earlier and is whole: some entries are computed twice, none is cut.
-    starts = jnp.minimum(jnp.arange(tiles) * count, n - count)
 
+    # Slices that would reach beyond the end begin earlier, those that are read and those that are written: of the last tile some entries are computed twice.
     def cut(index):
-        take = lambda x: jax.lax.dynamic_slice_in_dim(x, starts[index], count)
-        return jax.tree.map(take, factors)
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, index * count, count), factors)
 
     def column(j, out):
         mine = cut(j)
 
         def put(i, out):
-            return jax.lax.dynamic_update_slice(out, _tile(cut(i), mine), (starts[i] * q, starts[j] * q))
+            return jax.lax.dynamic_update_slice(out, _tile(cut(i), mine), (i * count * q, j * count * q))
 
         return jax.lax.fori_loop(0, j + 1, put, out)
 
