@@ -2,7 +2,7 @@
 
 W1 in float64 after 50 natural-gradient steps, damping 1e-6. For each solver the tolerance is tightened by tens until the true residual ‖(G + λ)v - g‖/‖g‖,
 recomputed with products, is below 1e-8, so that nothing the solver says of itself is trusted; what is counted is one product with A and one with Aᵀ an
-iteration, and those that a sketch is built from.
+iteration, those that a sketch is built from, and one for each output of a sample that its block is built from.
 """
 
 import json
@@ -58,11 +58,14 @@ def products(pb, composite, params, batch, preconditioner) -> int | None:
         rest = operator.rmv(operator.mv(v) - b) + DAMPING * v
         return count, jnp.linalg.norm(rest) / jnp.linalg.norm(operator.rmv(b))
 
+    build = getattr(preconditioner, "rank", 0)
+    if isinstance(preconditioner, pb.solver.SampleBlocks):
+        build = pb.pullback(composite, params, batch).rows // batch[0].shape[0]
     run = jax.jit(solve, static_argnums=2)
     for rtol in TIGHTER:
         count, residual = run(params, batch, rtol)
         if residual <= RESIDUAL:
-            return int(count) + getattr(preconditioner, "rank", 0)
+            return int(count) + build
     return None
 
 
@@ -87,6 +90,7 @@ def main(steps: int = 50) -> None:
     batch = (x, y)
     adapted = pb.solver.Nystrom.adapted(pb.pullback(composite, params, batch), DAMPING)
     known = {
+        "SampleBlocks": pb.solver.SampleBlocks(),
         "Diagonal": pb.solver.Diagonal(),
         "Kronecker": pb.solver.Kronecker(),
         f"Nystrom.adapted, rank {adapted.rank}": adapted,

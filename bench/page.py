@@ -24,7 +24,8 @@ METHOD = """
 - **One thread**: each approach is a process of its own, pinned to one core with every thread pool of size one; its CPU time counts. **Two threads**:
   two cores, pools of two, wall time; approaches of more than {slow:g} s are left out there.
 - Approaches take turns: round after round, each runs once. The table gives medians of n rounds after a first run; what takes seconds
-  gets fewer. Runs shorter than 0.05 s are repeated within a round.
+  gets fewer. Runs shorter than 2 s are made once untimed at the beginning of each turn (a training loop finds its caches warm), those shorter than
+  0.05 s are repeated within a round.
 - Agreement comes first: error is ‖v − v*‖/‖v*‖ with v* computed in float64 by code that shares nothing with pullback
   (`bench/reference.py`) and whose residual in (G + λ) v = g is below 1e-8. What is off by 1e-3 or more is not timed.
 - Peak MB is the high-water mark of resident memory in a fresh process above what it held before the first call, compilation included; beside it
@@ -188,7 +189,7 @@ def page(results: Results) -> str:
 
 def _krylov(found: dict[str, Any]) -> str:
     lines = [[name, str(count or "not reached")] for name, count in {"none": found["plain"], **found["preconditioned"]}.items()]
-    text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual of {found['residual']:g}, those that a sketch is built from included.\n\n"
+    text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual of {found['residual']:g}, those that a preconditioner is built from included.\n\n"
     return text + _table(["preconditioner", "products"], lines, "lr")
 
 

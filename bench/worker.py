@@ -90,7 +90,9 @@ def _first(approach: Approach, path: str) -> dict:
     return answer | {"note": approach.note() if approach.note else {}}
 
 
-def _run(approach: Approach, repeats: int) -> dict:
+def _run(approach: Approach, repeats: int, warm: int) -> dict:
+    for _ in range(warm):
+        approach.run()
     if approach.seconds:
         results = [approach.seconds(approach.run()) for _ in range(repeats)]
         return {"seconds": [sum(parts) / repeats for parts in zip(*results, strict=True)]}
@@ -146,7 +148,7 @@ def main(adapter: str, workload: str, name: str) -> None:
         elif command == "compile":
             answer(lambda: {"compile": timed(state["approach"].prepare)[1]})
         elif command == "run":
-            answer(lambda rest=rest: _run(state["approach"], int(rest)))
+            answer(lambda rest=rest: _run(state["approach"], *map(int, rest.split())))
         else:
             return
 

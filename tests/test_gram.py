@@ -12,6 +12,8 @@ import pullback as pb
 from pullback import pde
 from pullback._gram import kernel, kernel_of_rows, product
 from pullback.solver._base import whiten
+from pullback.solver._krylov import _conjugate_gradients
+from pullback.solver._preconditioner import row_inverse
 from pullback.solver._structured import find, structured_factors, structured_metric
 
 
@@ -75,7 +77,9 @@ def small(damping=1e-2):
     return problem, params, (x, y), pb.Tikhonov(damping)
 
 
-@pytest.mark.parametrize("kind", [pb.solver.Diagonal(), pb.solver.Kronecker(), pb.solver.Nystrom(12)], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pb.solver.Diagonal(), pb.solver.Kronecker(), pb.solver.Nystrom(12), pb.solver.SampleBlocks()], ids=str
+)
 def test_preconditioners_change_the_path_and_not_the_solution(kind):
     problem, params, batch, inverse = small()
     expected = pb.natural_gradient(problem, params, batch, inverse=inverse, solver=pb.solver.SVD())
@@ -95,6 +99,66 @@ def test_a_sketch_of_the_kernel_saves_products():
     rank = 20
     plain, preconditioned = products(*small(1e-6)), products(*small(1e-6), preconditioner=pb.solver.Nystrom(rank))
     assert preconditioned + rank < plain
+
+
+def test_blocks_of_samples_undo_the_scales_of_the_samples():
+    """As in a trained classifier with more parameters than rows, where some samples are saturated and others are not."""
+    rng = np.random.default_rng(6)
+    params = [jnp.asarray(rng.standard_normal(shape)) for shape in ((30, 40), (40, 3))]
+    x = jnp.asarray(rng.standard_normal((20, 30)))
+    sizes = 10.0 ** -(jnp.arange(20) % 4)
+    problem = pb.Composite(lambda p, inputs: inputs[0] * (jnp.tanh(inputs[1] @ p[0] / 6) @ p[1]), pb_loss, pb.metric.Euclidean())
+    args = problem, params, ((sizes[:, None], x),), pb.Tikhonov(1e-8)
+    plain, blocks = products(*args), products(*args, preconditioner=pb.solver.SampleBlocks())
+    assert 3 * blocks < plain, (plain, blocks)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.0, 1e-200, 1e200, np.nan])
+def test_conjugate_gradients_are_blind_to_the_size_of_the_right_hand_side(size):
+    rng = np.random.default_rng(7)
+    matrix = rng.standard_normal((12, 12))
+    matrix = matrix @ matrix.T + np.eye(12)
+    # One sample is saturated: its residual never gets small beside its own component.
+    b = rng.standard_normal(12) * 10.0 ** np.where(np.arange(12) == 3, -40, 0)
+    found, steps = _conjugate_gradients(lambda y: matrix @ y, lambda y: y, jnp.asarray(size * b), 1e-13, 1000)
+    np.testing.assert_allclose(found, size * np.linalg.solve(matrix, b), rtol=1e-10)
+    assert int(steps) < 30
+
+
+def blocked(metric, inverse):
+    """The blocks (K_nn + λ)⁻¹ that the preconditioner holds, and K."""
+    operator = whiten(metric, inverse)
+    inverse = row_inverse(operator, pb.solver.SampleBlocks(), jnp.asarray(1e-3))
+    eye = jnp.eye(metric.rows)
+    kernel = jax.vmap(lambda y: operator.mv(operator.rmv(y)))(eye)
+    return np.asarray(jax.vmap(inverse.apply)(eye)), np.asarray(kernel)
+
+
+@pytest.mark.parametrize("way", ["structured", "generic", "coupled", "gauge", "absent", "without data"])
+def test_blocks_of_samples_are_those_of_the_kernel(way):
+    problem, params, (x, y), _ = small()
+    inverse, batch, size = pb.Tikhonov(1e-3), (x, y), 2
+    if way == "generic":
+        problem = pb.Composite(
+            lambda p, x: jnp.sin(jnp.outer(p[1][:3], p[2][0] * x[0]).sum(1)) * p[0].sum(), metric=pb.metric.Categorical()
+        )
+    elif way == "coupled":
+        problem = pb.Composite(
+            lambda p, x: jnp.cumsum(jnp.tanh(x @ p[0] + p[1]) @ p[2], 0), metric=pb.metric.Categorical(), coupled=True
+        )
+    elif way == "gauge":
+        inverse = pb.Tikhonov(1e-3, gauge=jnp.linspace(0.2, 3.0, 48))
+    elif way == "absent":
+        problem = pb.Composite(problem.model, metric=problem.metric, measure=pb.Weights(jnp.arange(20) % 3 / 10))
+    elif way == "without data":
+        problem, batch, size = pb.Composite(lambda p: jnp.tanh(p[0] @ p[2]), lambda z: jnp.sum(z**2)), None, 12
+    metric = pb.pullback(problem, params, batch)
+    found, kernel = blocked(metric, inverse)
+    expected = np.zeros_like(kernel)
+    for start in range(0, metric.rows, size):
+        part = slice(start, start + size)
+        expected[part, part] = np.linalg.inv(kernel[part, part] + 1e-3 * np.eye(len(kernel[part])))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_kronecker_factors_undo_the_scales_of_the_inputs():
@@ -121,6 +185,9 @@ def test_undamped_a_preconditioner_is_refused():
         pb.natural_gradient(problem, params, batch, solver=pb.solver.Krylov(preconditioner=pb.solver.Diagonal()))
     with pytest.raises(ValueError, match=r"Nystrom\(rank=0\): rank must be an integer >= 1"):
         pb.solver.Nystrom(0)
+    for kind in (pb.solver.Nystrom(3), pb.solver.SampleBlocks()):
+        with pytest.raises(ValueError, match=r"(Nystrom|SampleBlocks) iterates on rows, which have no start"):
+            pb.solver.Krylov(start=params, preconditioner=kind)
 
 
 def test_the_rank_of_a_sketch_is_found():

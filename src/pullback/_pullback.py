@@ -270,6 +270,23 @@ class PullbackMetric(eqx.Module):
         samples = (self._samples(), self.log_scale.reshape(self.count, -1))
         return sum_over_samples(blocks, samples, self.count, self.chunk)
 
+    def sample_blocks(self, function: Callable[[Float[Array, "q P"]], Array]) -> Array:
+        """A function of the rows of A that belong to one sample, for each; of one row at a time where rows are not those of samples.
+
+        **Arguments:**
+
+        - `function`: acts on a block of rows.
+        """
+        if not self.by_sample or self.problem.metric.couples_samples:
+            count = self.rows if self.rows % self.count else self.count
+            return jax.vmap(function)(self.jacobian().reshape(count, -1, self.size))
+
+        def one(sample):
+            block, log_scale = self._sample_block(sample[0]).astype(self.dtype), sample[1][:, None]
+            return function(jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0))
+
+        return over_samples(one, (self._samples(), self.log_scale.reshape(self.count, -1)), self.count, self.chunk)
+
     @property
     def point(self) -> Flat:
         """The parameters as a flat vector."""

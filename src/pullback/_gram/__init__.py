@@ -5,6 +5,7 @@ from ._factors import Layout as Layout
 from ._factors import layout as layout
 from ._factors import sample_factors as sample_factors
 from ._flops import flops as flops
+from ._kernel import diagonal_blocks as diagonal_blocks
 from ._kernel import kernel as kernel
 from ._kernel import kernel_of_rows as kernel_of_rows
 from ._kernel import product as product

@@ -76,6 +76,21 @@ def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:
     return kernel(Factors((), (), rows[:, None, :], ()))
 
 
+def diagonal_blocks(factors: Factors) -> Float[Array, "n q q"]:
+    """The blocks of K of each sample with itself.
+
+    **Arguments:**
+
+    - `factors`: A in factors.
+    """
+
+    def one(factors):
+        alone = jax.tree.map(lambda x: x[None], factors)
+        return _tile(alone, alone)
+
+    return jax.lax.map(one, factors)
+
+
 def _tile(one: Factors, other: Factors) -> Array:
     """K between two sets of samples."""
     n, q, size = one.rows.shape

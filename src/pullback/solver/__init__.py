@@ -14,5 +14,6 @@ from ._preconditioner import AbstractPreconditioner as AbstractPreconditioner
 from ._preconditioner import Diagonal as Diagonal
 from ._preconditioner import Kronecker as Kronecker
 from ._preconditioner import Nystrom as Nystrom
+from ._preconditioner import SampleBlocks as SampleBlocks
 from ._primal import Primal as Primal
 from ._svd import SVD as SVD

@@ -6,7 +6,7 @@ smoothly it may stop early and say success), so the solve is repeated on the *tr
 comes out is recomputed from scratch and reported. On an undamped metric whose singular values decay smoothly to zero no Krylov method
 finds the Moore-Penrose solution to full accuracy; the reported residual says how far it got.
 
-Damped, a preconditioner gathers the spectrum (`_preconditioner.py`): on parameters, LSMR on \(B C^{-1/2}\); on rows (`Nystrom`), conjugate gradients on
+Damped, a preconditioner gathers the spectrum (`_preconditioner.py`): on parameters, LSMR on \(B C^{-1/2}\); on rows (`Nystrom`, `SampleBlocks`), conjugate gradients on
 \((K + λ)y = r\), \(\delta = A^\top y\). A start is subtracted first; what is iterated on is the rest.
 """
 
@@ -24,7 +24,14 @@ from .._inverse import MoorePenrose, Tikhonov
 from .._types import Flat
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import krylov_cost
-from ._preconditioner import AbstractPreconditioner, AbstractScaling, Nystrom, scaling, sketch
+from ._preconditioner import (
+    AbstractPreconditioner,
+    AbstractRowInverse,
+    AbstractRowPreconditioner,
+    AbstractScaling,
+    row_inverse,
+    scaling,
+)
 
 
 class KrylovFactors(AbstractFactors):
@@ -33,7 +40,7 @@ class KrylovFactors(AbstractFactors):
     operator: Whitened
     damping: Float[Array, ""] | None
     scaling: AbstractScaling | None
-    sketch: tuple[Float[Array, "m k"], Float[Array, " k"]] | None
+    on_rows: AbstractRowInverse | None
     start: Flat | None
     rtol: float = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
@@ -50,14 +57,14 @@ class KrylovFactors(AbstractFactors):
         return self.counted(r)[0]
 
     def counted(self, r: Float[Array, " m"]) -> tuple[Flat, Array]:
-        """`lifted`, and the number of products with G or K that it took (those of a sketch not counted).
+        """`lifted`, and the number of products with G or K that it took (those that a preconditioner is made from not counted).
 
         **Arguments:**
 
         - `r`: the lifted covector, its grading divided out.
         """
         b = self.operator.scale * r
-        if self.sketch is not None:
+        if self.on_rows is not None:
             return self._on_rows(b)
         if self.start is None:
             return self._solve(self._stack(b))
@@ -79,34 +86,16 @@ class KrylovFactors(AbstractFactors):
         return scaling.apply(found), steps
 
     def _on_rows(self, b: Array) -> tuple[Flat, Array]:
-        """Conjugate gradients on (K + λ) y = b, preconditioned by U (Λ + λ)⁻¹ Uᵀ (λ_k + λ) + (1 - UUᵀ)."""
-        assert self.sketch is not None
-        assert self.damping is not None
-        (u, values), damping = self.sketch, self.damping
-        ratio = (values[-1] + damping) / (values + damping) - 1
-
-        def precondition(y):
-            return y + u @ (ratio * (u.T @ y))
+        """Preconditioned conjugate gradients on (K + λ) y = b."""
+        inverse, damping = self.on_rows, self.damping
+        assert inverse is not None
+        assert damping is not None
 
         def product(y):
             return self.operator.mv(self.operator.rmv(y)) + damping * y
 
-        short, wide = self.operator.metric.dtype, jnp.result_type(float)
-        like = jax.ShapeDtypeStruct(b.shape, wide)
-
-        def operator(function):
-            return lx.FunctionLinearOperator(lambda y: function(y.astype(short)).astype(wide), like, lx.positive_semidefinite_tag)
-
-        solver = lx.CG(rtol=self.rtol, atol=0.0, max_steps=self.max_steps)
-
-        def solve(b):
-            options = {"preconditioner": operator(precondition)}
-            solution = lx.linear_solve(operator(product), b.astype(wide), solver, options=options, throw=False)
-            return solution.value.astype(short), solution.stats["num_steps"]
-
-        first, steps = solve(b)
-        again, more = solve(b - product(first))
-        return self.operator.rmv(first + again), steps + more
+        y, steps = _conjugate_gradients(product, inverse.apply, b, self.rtol, self.max_steps)
+        return self.operator.rmv(y), steps
 
     def _stack(self, y: Array) -> tuple[Array, ...]:
         if self.damping is None:
@@ -151,6 +140,40 @@ class KrylovFactors(AbstractFactors):
         return jax.tree.map(jnp.add, first, again), steps + more
 
 
+def _conjugate_gradients(product, inverse, b, rtol, max_steps) -> tuple[Array, Array]:
+    """Until the residual, recomputed, is rtol of b in the norm of C⁻¹; and the number of products.
+
+    By hand: lineax's compares each component of the residual with the same one of b, and that of a saturated sample may be 1e-30.
+    """
+    # A right-hand side whose square is zero still matters.
+    size = jnp.max(jnp.abs(b), initial=0.0)
+    unit = jnp.where(size == 0, 1.0, size)
+    b = b / unit
+    goal = rtol**2 * (b @ inverse(b))
+
+    def going(state):
+        return (state[3] > goal) & (state[4] < max_steps)
+
+    def step(state):
+        y, r, p, square, steps = state
+        image = product(p)
+        rate = square / (p @ image)
+        y, r = y + rate * p, r - rate * image
+        z = inverse(r)
+        following = r @ z
+        return y, r, z + following / square * p, following, steps + 1
+
+    def run(y, steps):
+        # The residual of the recurrence drifts from the true one; the second run begins where the first has got.
+        r = b - product(y)
+        z = inverse(r)
+        return jax.lax.while_loop(going, step, (y, r, z, r @ z, steps))
+
+    first = run(jnp.zeros_like(b), jnp.zeros((), jnp.int32))
+    second = run(first[0], first[4])
+    return unit * second[0], second[4]
+
+
 def _cast(tree, dtype):
     return jax.tree.map(lambda x: x.astype(dtype), tree)
 
@@ -176,7 +199,7 @@ class Krylov(AbstractSolver):
 
         - `rtol`: the tolerance of the iteration; if left out, 10 eps.
         - `max_steps`: the bound on its iterations; if left out, 4 min(m, P) + 100.
-        - `preconditioner`: `Diagonal()`, `Kronecker()` or `Nystrom(rank)`, for `Tikhonov` only.
+        - `preconditioner`: `Diagonal()`, `Kronecker()`, `Nystrom(rank)` or `SampleBlocks()`, for `Tikhonov` only.
         - `start`: a vector on the parameters to start from, for `Tikhonov` only: undamped, what is not in the range of Aᵀ would stay.
         """
         if rtol is not None and not 0 < rtol < 1:
@@ -185,10 +208,11 @@ class Krylov(AbstractSolver):
             raise ValueError(f"Krylov(max_steps={max_steps}): max_steps must be at least 1.")
         if preconditioner is not None and not isinstance(preconditioner, AbstractPreconditioner):
             raise ValueError(
-                f"Krylov(preconditioner={preconditioner!r}): give pullback.solver.Diagonal(), Kronecker() or Nystrom(rank)."
+                f"Krylov(preconditioner={preconditioner!r}): give pullback.solver.Diagonal(), Kronecker(), Nystrom(rank) or SampleBlocks()."
             )
-        if start is not None and isinstance(preconditioner, Nystrom):
-            raise ValueError("Krylov(start=..., preconditioner=Nystrom(...)): Nystrom iterates on rows, which have no start.")
+        if start is not None and isinstance(preconditioner, AbstractRowPreconditioner):
+            name = type(preconditioner).__name__
+            raise ValueError(f"Krylov(start=..., preconditioner={name}(...)): {name} iterates on rows, which have no start.")
         self.rtol, self.max_steps, self.preconditioner, self.start = rtol, max_steps, preconditioner, start
 
     def check(self, inverse):
@@ -215,10 +239,12 @@ class Krylov(AbstractSolver):
         damping = jnp.asarray(inverse.damping, metric.dtype) if isinstance(inverse, Tikhonov) else None
         rtol = 10 * float(jnp.finfo(metric.dtype).eps) if self.rtol is None else self.rtol
         max_steps = 4 * min(operator.shape) + 100 if self.max_steps is None else self.max_steps
-        rows = sketch(operator, self.preconditioner) if isinstance(self.preconditioner, Nystrom) else None
-        scales = None
-        if self.preconditioner is not None and rows is None and damping is not None:
-            scales = scaling(operator, self.preconditioner, damping)
+        kind, scales, rows = self.preconditioner, None, None
+        if kind is not None and damping is not None:
+            if isinstance(kind, AbstractRowPreconditioner):
+                rows = row_inverse(operator, kind, damping)
+            else:
+                scales = scaling(operator, kind, damping)
         # η = Rδ is not at hand for every gauge, so a start is for the Euclidean one.
         start = None if self.start is None else metric.structure.ravel(self.start).astype(metric.dtype)
         if start is not None and not isinstance(operator.gauge, EuclideanGauge):

@@ -5,7 +5,9 @@ leaves the range of \(A^\top\), and what it finds is not of minimum norm. So pre
 
 - `Diagonal`: \(C = \mathrm{diag}(G) + λ\), on parameters;
 - `Kronecker`: \(C = \bigoplus_\text{layers} \overline{xx^\top} \otimes \sum_q d d^\top + λ\), layer by layer, on parameters (leaves that are not understood: their diagonal);
-- `Nystrom(rank)`: \(C = U(\Lambda)U^\top + λ\) from `rank` random products with K, on rows.
+- `Nystrom(rank)`: \(C = U(\Lambda)U^\top + λ\) from `rank` random products with K, on rows;
+- `SampleBlocks`: \(C = \bigoplus_\text{samples} K_{nn} + λ\), on rows. In a trained classifier the rows of a sample that is learnt are small and those of one that is not are
+    large; this, and what the outputs of a sample share, is gone with the blocks.
 """
 
 import abc
@@ -17,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._gram import Factors
+from .._gram import Factors, diagonal_blocks
 from .._inverse import MoorePenrose
 from .._pullback import PullbackMetric
 from .._types import Flat, Scalar
@@ -38,8 +40,25 @@ class AbstractScaling(eqx.Module):
         """
 
 
+class AbstractRowInverse(eqx.Module):
+    """C⁻¹, symmetric and positive, on rows."""
+
+    @abc.abstractmethod
+    def apply(self, y: Float[Array, " m"]) -> Float[Array, " m"]:
+        """C⁻¹ y, up to a factor.
+
+        **Arguments:**
+
+        - `y`: a vector on the rows.
+        """
+
+
 class AbstractPreconditioner(eqx.Module):
     """A choice of preconditioner."""
+
+
+class AbstractRowPreconditioner(AbstractPreconditioner):
+    """A choice of preconditioner of the kernel."""
 
 
 class Diagonal(AbstractPreconditioner):
@@ -50,7 +69,11 @@ class Kronecker(AbstractPreconditioner):
     """One Kronecker product a layer, as if layers and samples were independent; exact products are still used in the iteration."""
 
 
-class Nystrom(AbstractPreconditioner):
+class SampleBlocks(AbstractRowPreconditioner):
+    """The block of the kernel of each sample with itself."""
+
+
+class Nystrom(AbstractRowPreconditioner):
     """A randomised approximation of the kernel of a given rank. `adapted` chooses the rank."""
 
     rank: int = eqx.field(static=True)
@@ -119,6 +142,26 @@ class KroneckerScaling(AbstractScaling):
         return jnp.zeros_like(v).at[self.order].set(jnp.concatenate(out), unique_indices=True)
 
 
+class LowRankInverse(AbstractRowInverse):
+    """U (λ_k + λ)/(Λ + λ) Uᵀ + (1 - UUᵀ)."""
+
+    vectors: Float[Array, "m k"]
+    ratio: Float[Array, " k"]
+
+    def apply(self, y):
+        return y + self.vectors @ ((self.ratio - 1) * (self.vectors.T @ y))
+
+
+class BlockInverse(AbstractRowInverse):
+    """WᵀW for each block, W the inverse of its Cholesky factor."""
+
+    roots: Float[Array, "n q q"]
+
+    def apply(self, y):
+        y = y.reshape(self.roots.shape[:2])
+        return jnp.einsum("npq,np->nq", self.roots, jnp.einsum("npq,nq->np", self.roots, y)).reshape(-1)
+
+
 def scaling(operator: Whitened, kind: AbstractPreconditioner, damping: Scalar) -> AbstractScaling:
     """C^(-1/2) for a preconditioner on parameters.
 
@@ -150,6 +193,38 @@ def _kronecker(factors: Factors, rest: Array, order: np.ndarray, damping: Scalar
         right.append(w)
         scales.append(1 / jnp.sqrt(jnp.maximum(a, 0.0)[:, None] * jnp.maximum(b, 0.0)[None, :] + damping))
     return KroneckerScaling(tuple(left), tuple(right), tuple(scales), 1 / jnp.sqrt(rest + damping), order)
+
+
+def row_inverse(operator: Whitened, kind: AbstractRowPreconditioner, damping: Scalar) -> AbstractRowInverse:
+    """C⁻¹ for a preconditioner on rows.
+
+    **Arguments:**
+
+    - `operator`: Ã.
+    - `kind`: `Nystrom` or `SampleBlocks`.
+    - `damping`: λ.
+    """
+    if isinstance(kind, Nystrom):
+        u, values = sketch(operator, kind)
+        return LowRankInverse(u, (values[-1] + damping) / (values + damping))
+    blocks = _blocks(operator)
+    # Positive beyond rounding: a preconditioner may be a little off.
+    shift = damping + jnp.finfo(blocks.dtype).eps * blocks.shape[1] * jnp.trace(blocks, axis1=1, axis2=2)
+    eye = jnp.eye(blocks.shape[1], dtype=blocks.dtype)
+    lower = jnp.linalg.cholesky(blocks + shift[:, None, None] * eye)
+    return BlockInverse(jax.vmap(lambda factor: jax.scipy.linalg.solve_triangular(factor, eye, lower=True))(lower))
+
+
+def _blocks(operator: Whitened) -> Float[Array, "n q q"]:
+    metric, plan = operator.metric, find(operator)
+    if plan is not None:
+        return diagonal_blocks(structured_factors(metric, plan, operator.scale))
+
+    def gram(rows):
+        rows = operator.gauge.rows(rows)
+        return rows @ rows.T
+
+    return metric.sample_blocks(gram)
 
 
 def sketch(operator: Whitened, kind: Nystrom) -> tuple[Float[Array, "m k"], Float[Array, " k"]]:
