@@ -139,20 +139,20 @@ def test_blocks_of_samples_are_those_of_the_kernel(way):
     problem, params, (x, y), _ = small()
     inverse, batch, size = pb.Tikhonov(1e-3), (x, y), 2
     if way == "generic":
-        problem = pb.Composite(
-            lambda p, x: jnp.sin(jnp.outer(p[1][:3], p[2][0] * x[0]).sum(1)) * p[0].sum(), metric=pb.metric.Categorical()
-        )
+        odd = lambda p, x: jnp.cos(jnp.exp(p[1][:3]) * x[..., 1:]) * jnp.sum(p[0] ** 2) + jnp.sum(p[2] ** 3) * x[..., :1]
+        problem = pb.Composite(odd, metric=pb.metric.Categorical())
     elif way == "coupled":
         problem = pb.Composite(
             lambda p, x: jnp.cumsum(jnp.tanh(x @ p[0] + p[1]) @ p[2], 0), metric=pb.metric.Categorical(), coupled=True
         )
     elif way == "gauge":
-        inverse = pb.Tikhonov(1e-3, gauge=jnp.linspace(0.2, 3.0, 48))
+        inverse = pb.Tikhonov(1e-3, gauge=[1 + p**2 for p in params])
     elif way == "absent":
         problem = pb.Composite(problem.model, metric=problem.metric, measure=pb.Weights(jnp.arange(20) % 3 / 10))
     elif way == "without data":
         problem, batch, size = pb.Composite(lambda p: jnp.tanh(p[0] @ p[2]), lambda z: jnp.sum(z**2)), None, 12
     metric = pb.pullback(problem, params, batch)
+    assert (find(whiten(metric, inverse)) is None) == (way not in ("structured", "absent"))
     found, kernel = blocked(metric, inverse)
     expected = np.zeros_like(kernel)
     for start in range(0, metric.rows, size):
