@@ -126,7 +126,7 @@ def krylov_cost(setting: Setting) -> Cost:
 
     - `setting`: the shapes.
     """
-    return Cost(KRYLOV_STEPS * 4 * setting.forward, 20.0 * (setting.size + setting.rows) * setting.item)
+    return Cost(KRYLOV_STEPS * 4 * setting.forward, 12.0 * (setting.size + setting.rows) * setting.item)
 
 
 def _factorisation(n: int, inverse: AbstractInverse) -> tuple[float, float]:
