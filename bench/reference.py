@@ -14,7 +14,7 @@ import numpy as np
 import scipy.linalg as sl
 from jax.flatten_util import ravel_pytree
 
-import pullback  # noqa: F401  only for what it tells XLA, whose fusions are wrong in jaxlib 0.10
+import pullback  # noqa: F401  only for what it tells XLA, whose fusions are wrong in jaxlib 0.10 to 0.12
 
 from .models import MODELS, loss, whitening
 from .problems import Workload, find, make
