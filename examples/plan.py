@@ -45,9 +45,9 @@ def workload(name):
     return pb.Composite(network, metric=pb.metric.Categorical()), params, (x, jnp.arange(count) % sizes[-1]), pb.Tikhonov(1e-3)
 
 
-def measure(problem, params, batch, inverse):
+def measure(problem, params, batch, inverse, solver=None):
     """CPU seconds of one natural gradient, and what XLA sets aside for it in bytes."""
-    run = jax.jit(lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, throw=False).vector)
+    run = jax.jit(lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, solver=solver, throw=False).vector)
     compiled = run.lower(params, batch).compile()
     jax.block_until_ready(compiled(params, batch))
     start = time.process_time()
