@@ -125,6 +125,17 @@ def test_conjugate_gradients_are_blind_to_the_size_of_the_right_hand_side(size):
     assert int(steps) < 30
 
 
+def test_the_residual_that_is_met_is_the_true_one():
+    """Over eight decades the residual of the recurrence falls below the tolerance where the true one has not."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        vectors = np.linalg.qr(rng.standard_normal((80, 80)))[0]
+        matrix = (vectors * 10.0 ** np.linspace(0, -8, 80)) @ vectors.T
+        b = rng.standard_normal(80)
+        found = _conjugate_gradients(lambda y, matrix=matrix: matrix @ y, lambda y: y, jnp.asarray(b), 1e-8, 10_000)[0]
+        assert np.linalg.norm(b - matrix @ found) < 1.01e-8 * np.linalg.norm(b), seed
+
+
 def blocked(metric, inverse):
     """The blocks (K_nn + λ)⁻¹ that the preconditioner holds, and K."""
     operator = whiten(metric, inverse)

@@ -141,9 +141,9 @@ class KrylovFactors(AbstractFactors):
 
 
 def _conjugate_gradients(product, inverse, b, rtol, max_steps) -> tuple[Array, Array]:
-    """Until the residual, recomputed, is rtol of b in the norm of C⁻¹; and the number of products.
+    """Until the residual is rtol of b in the norm of C⁻¹, as far as rounding lets it; and the number of products.
 
-    By hand: lineax's compares each component of the residual with the same one of b, and that of a saturated sample may be 1e-30.
+    By hand: lineax's compares each component of the residual with the same one of b, and that of a saturated sample may be 1e-30; JAX's does not count.
     """
     # A right-hand side whose square is zero still matters.
     size = jnp.max(jnp.abs(b), initial=0.0)
