@@ -7,6 +7,7 @@ from typing import Any
 from . import scaling
 from .entries import FLOOR, OURS
 from .goals import GOALS, Results
+from .measure import SHORT, WARM
 from .problems import TABLES, WORKLOADS, flat, make
 
 GRADIENT = "gradient"
@@ -24,8 +25,8 @@ METHOD = """
 - **One thread**: each approach is a process of its own, pinned to one core with every thread pool of size one; its CPU time counts. **Two threads**:
   two cores, pools of two, wall time; approaches of more than {slow:g} s are left out there.
 - Approaches take turns: round after round, each runs once. The table gives medians of n rounds after a first run; what takes seconds
-  gets fewer. Runs shorter than 2 s are made once untimed at the beginning of each turn (a training loop finds its caches warm), those shorter than
-  0.05 s are repeated within a round.
+  gets fewer. Runs shorter than {warm:g} s are made once untimed at the beginning of each turn (a training loop finds its caches warm), those shorter than
+  {short:g} s are repeated within a round.
 - Agreement comes first: error is ‖v − v*‖/‖v*‖ with v* computed in float64 by code that shares nothing with pullback
   (`bench/reference.py`) and whose residual in (G + λ) v = g is below 1e-8. What is off by 1e-3 or more is not timed.
 - Peak MB is the high-water mark of resident memory in a fresh process above what it held before the first call, compilation included; beside it
@@ -184,13 +185,16 @@ def page(results: Results) -> str:
     machine = results["machine"]
     out += f"## Machine and versions\n\n{machine['cpu']}, {machine['cores']} cores, {machine['memory']} GB, Python {machine['python']}. "
     out += f"The load average was {results['load']:.1f} when the run began; two threads want a quiet machine.\n\n"
-    return out + _versions(results) + "\n" + METHOD.format(slow=results["slow"])
+    return out + _versions(results) + "\n" + METHOD.format(slow=results["slow"], warm=WARM, short=SHORT)
 
 
 def _krylov(found: dict[str, Any]) -> str:
-    lines = [[name, str(count or "not reached")] for name, count in {"none": found["plain"], **found["preconditioned"]}.items()]
-    text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual of {found['residual']:g}, those that a preconditioner is built from included.\n\n"
-    return text + _table(["preconditioner", "products"], lines, "lr")
+    counts = {"none": found["plain"], **found["preconditioned"]}
+    lines = [[name, *(str(count or "not reached") for count in row)] for name, row in counts.items()]
+    text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual, those that a preconditioner is built from included.\n\n"
+    return text + _table(
+        ["preconditioner", *(f"{residual:g}" for residual in found["residuals"])], lines, "l" + "r" * len(found["residuals"])
+    )
 
 
 def _large(record: dict[str, Any]) -> str:

@@ -131,6 +131,20 @@ def test_the_page_shows_misses_and_reasons():
     assert "| pullback | 0.15 s | 1.00 | 1.50 |" in text
 
 
+def test_krylov_is_judged_by_the_smallest_residual():
+    counts = {
+        "steps": 50,
+        "damping": 1e-6,
+        "residuals": [1e-6, 1e-8],
+        "plain": [100, 300],
+        "preconditioned": {"a": [90, 100], "b": [20, None]},
+    }
+    results = _results() | {"krylov": counts}
+    (line,) = (goal.line(results) for goal in goals.GOALS if goal.subject == "Krylov")
+    assert line["measured"] == "3 ×" and line["verdict"] == "met"
+    assert "| none | 100 | 300 |" in page.page(results) and "| b | 20 | not reached |" in page.page(results)
+
+
 def test_every_goal_names_an_entry():
     labels = {entry.label for entries in ENTRIES.values() for entry in entries}
     assert {OURS.label, FLOOR.label, TANGENTS.label} <= labels

@@ -262,13 +262,9 @@ class PullbackMetric(eqx.Module):
             return function(self.jacobian())
 
         def blocks(samples):
-            (inputs, roots), log_scale = samples
-            rows = jax.vmap(self._sample_block)((inputs, roots)).reshape(-1, self.size).astype(self.dtype)
-            log_scale = log_scale.reshape(-1, 1)
-            return function(jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * rows, 0.0))
+            return function(jax.vmap(self._scaled_block)(samples).reshape(-1, self.size))
 
-        samples = (self._samples(), self.log_scale.reshape(self.count, -1))
-        return sum_over_samples(blocks, samples, self.count, self.chunk)
+        return sum_over_samples(blocks, self._scaled_samples(), self.count, self.chunk)
 
     def sample_blocks(self, function: Callable[[Float[Array, "q P"]], Array]) -> Array:
         """A function of the rows of A that belong to one sample, for each; of one row at a time where rows are not those of samples.
@@ -281,11 +277,7 @@ class PullbackMetric(eqx.Module):
             count = self.rows if self.rows % self.count else self.count
             return jax.vmap(function)(self.jacobian().reshape(count, -1, self.size))
 
-        def one(sample):
-            block, log_scale = self._sample_block(sample[0]).astype(self.dtype), sample[1][:, None]
-            return function(jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0))
-
-        return over_samples(one, (self._samples(), self.log_scale.reshape(self.count, -1)), self.count, self.chunk)
+        return over_samples(lambda sample: function(self._scaled_block(sample)), self._scaled_samples(), self.count, self.chunk)
 
     @property
     def point(self) -> Flat:
@@ -320,6 +312,14 @@ class PullbackMetric(eqx.Module):
     def _samples(self):
         inputs = eqx.filter(self.batch.inputs, eqx.is_array)
         return inputs, (self.root.roots if isinstance(self.root, BlockRoot) else None)
+
+    def _scaled_samples(self):
+        return self._samples(), self.log_scale.reshape(self.count, -1)
+
+    def _scaled_block(self, sample) -> Float[Array, "q P"]:
+        """The rows of A of one sample; zero if it is absent."""
+        block, log_scale = self._sample_block(sample[0]).astype(self.dtype), sample[1][:, None]
+        return jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0)
 
     def _sample_block(self, sample) -> Float[Array, "q P"]:
         inputs, root = sample
