@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pullback.cli as cli
+from pullback._report import _run
 from pullback._report._result import Damaged, load
 from pullback.cli import app
 
@@ -127,6 +128,20 @@ def test_a_damaged_result_is_named_and_run_again(reproduce, folder):
     result = reproduce("good")
     assert result.exit_code == 0 and "good.json is damaged" in result.output and runs(folder, "good") == 2
     assert list(store.glob(".*")) == []
+
+
+def test_what_was_written_before_the_end_is_finished_although_nobody_was_told(reproduce, folder, monkeypatch):
+    assert reproduce("good").exit_code == 0
+    written, aside = folder / "report/claims/good.json", folder / "aside.json"
+    written.rename(aside)
+
+    def ended(*args):
+        aside.rename(written)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "run_all", ended)
+    result = reproduce("good", "corrected")
+    assert result.exit_code == 130 and "Interrupted: 1 of 2 were not finished" in result.output, result.output
 
 
 @pytest.mark.parametrize(("kill", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

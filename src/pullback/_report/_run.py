@@ -127,6 +127,8 @@ def reproduce(names: Sequence[str], registry: str, folder: Path, budget: Budget,
     try:
         run_all(todo, lambda: Worker(registry, store, budget), _cores(), finished, tick)
     except KeyboardInterrupt:
+        # A worker may have written what it has not told yet.
+        found |= _look(claims, [name for name in todo if name not in found], store, budget, None)[0]
         watcher.note("Interrupted. What is finished is kept; the same command goes on from here.")
     others = _look(claims, [name for name in claims if name not in chosen], store, budget, None)[0]
     together = found | others
