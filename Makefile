@@ -61,7 +61,7 @@ docs: $(STAMP)-docs ## build the documentation in site/ (needs no network once s
 constraints: python ## pin the newest versions that work together, for this Python
 	@test -n "$(PINS)" || { echo "No file of pinned versions is kept for Python $(VERSION)."; exit 1; }
 	rm -rf build/resolve && $(PYTHON) -m venv build/resolve
-	build/resolve/bin/python -m pip install --quiet --disable-pip-version-check '.[cli,figures,dev,docs]'
+	build/resolve/bin/python -m pip install --quiet --disable-pip-version-check '.[lab,dev,docs]'
 	{ sed '/^[^#]/d' $(PINS); build/resolve/bin/python -m pip freeze --exclude pullback; } > build/pins.txt && mv build/pins.txt $(PINS)
 
 clean: ## remove everything made here, .venv too
@@ -79,6 +79,6 @@ $(STAMP)-run $(STAMP)-dev $(STAMP)-docs: $(STAMP)-%: pyproject.toml $(PINS) | py
 	@$(PIP) --editable '.[$(EXTRAS_$*)]'
 	@touch $@
 
-EXTRAS_run := cli,figures
-EXTRAS_dev := cli,figures,dev
+EXTRAS_run := lab
+EXTRAS_dev := lab,dev
 EXTRAS_docs := docs

@@ -1,7 +1,8 @@
-"""`python -m bench [W1 ...] [--quick | --no-peers] [--rounds N]`: measure, print, write `bench/results.json` and `docs/benchmarks.md`.
+"""`python -m bench [W1 ...] [--quick | --no-peers] [--rounds N]`: measure, print, write
+`bench/results.json` and `docs/benchmarks.md`.
 
-Pages are whole: a run of some workloads keeps what the last run found of the others. `--quick` measures ours and the floor only, prints, and
-writes nothing.
+Pages are whole: a run of some workloads keeps what the last run found of the others. `--quick`
+measures ours and the floor only, prints, and writes nothing.
 """
 
 import argparse
@@ -33,13 +34,21 @@ QUICK, QUICK_SECONDS = ("W1", "W2", "W2p", "R1", "W4", "W3", "R2"), 80.0
 def machine() -> dict[str, str]:
     """What it ran on."""
     cpu, memory = platform.processor() or platform.machine(), "?"
-    for path, pattern in (("/proc/cpuinfo", r"model name\s*: (.*)"), ("/proc/meminfo", r"MemTotal:\s*(\d+) kB")):
+    for path, pattern in (
+        ("/proc/cpuinfo", r"model name\s*: (.*)"),
+        ("/proc/meminfo", r"MemTotal:\s*(\d+) kB"),
+    ):
         if Path(path).exists() and (found := re.search(pattern, Path(path).read_text())):
             if path.endswith("cpuinfo"):
                 cpu = found[1]
             else:
                 memory = f"{int(found[1]) / 2**20:.0f}"
-    return {"cpu": cpu, "cores": str(os.cpu_count()), "memory": memory, "python": platform.python_version()}
+    return {
+        "cpu": cpu,
+        "cores": str(os.cpu_count()),
+        "memory": memory,
+        "python": platform.python_version(),
+    }
 
 
 def quick(console: Console) -> int:
@@ -50,13 +59,24 @@ def quick(console: Console) -> int:
     - `console`: where the table goes.
     """
     start = time.perf_counter()
-    table = Table("workload", "ours", "floor", "ours / floor", "error", "peak MB", "compile", title="one thread, CPU time")
+    table = Table(
+        "workload",
+        "ours",
+        "floor",
+        "ours / floor",
+        "error",
+        "peak MB",
+        "compile",
+        title="one thread, CPU time",
+    )
     for name in QUICK:
         if time.perf_counter() - start > QUICK_SECONDS:
             table.add_row(name, "no time left")
             continue
         known = reference_path(name).exists()
-        ours, floor = measure(name, [OURS, FLOOR], threads=1, rounds=3, compare=known, residual=not known)
+        ours, floor = measure(
+            name, [OURS, FLOOR], threads=1, rounds=3, compare=known, residual=not known
+        )
         if "seconds" not in ours or "seconds" not in floor:
             table.add_row(name, ours["status"], floor["status"])
             continue
@@ -76,7 +96,11 @@ def quick(console: Console) -> int:
 
 def _two_threads(name: str, results: dict, rounds: int, say) -> list[dict]:
     """The same on two threads, without what is slow or does not run."""
-    fast = {r["approach"] for r in results["threads1"][name] if r.get("seconds", math.inf) <= SLOW or r["approach"] == OURS.label}
+    fast = {
+        r["approach"]
+        for r in results["threads1"][name]
+        if r.get("seconds", math.inf) <= SLOW or r["approach"] == OURS.label
+    }
     return measure(name, [entry for entry in ENTRIES[name] if entry.label in fast], 2, rounds, say)
 
 
@@ -114,13 +138,20 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
         results["runs"][name] = results["when"]
         keep()
         if name == "W4":
-            results["threads1"]["W4 products"] = measure(name, PRODUCTS, 1, rounds, say, compare=False)
+            results["threads1"]["W4 products"] = measure(
+                name, PRODUCTS, 1, rounds, say, compare=False
+            )
         if name != "W5" and (os.cpu_count() or 1) > 1:
             results["threads2"][name] = _two_threads(name, results, rounds, say)
         if name in ("W1", "W4"):
             say(f"{name}: compile")
-            found = {str(threads): compile_seconds(name, OURS, threads, min(rounds, 3)) for threads in (1, 2)}
-            results["compile"][name] = {threads: seconds for threads, seconds in found.items() if seconds is not None}
+            found = {
+                str(threads): compile_seconds(name, OURS, threads, min(rounds, 3))
+                for threads in (1, 2)
+            }
+            results["compile"][name] = {
+                threads: seconds for threads, seconds in found.items() if seconds is not None
+            }
         if name == "W1":
             say("W1: Krylov with and without preconditioner")
             results["krylov"] = call("bench.krylov", threads=2)
@@ -133,10 +164,21 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
 def main() -> int:
     """Parse, measure, write."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"some of {', '.join(TABLES)}; all if left out")
-    parser.add_argument("--quick", action="store_true", help="ours and the floor only, in under two minutes; writes nothing")
+    parser.add_argument(
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help=f"some of {', '.join(TABLES)}; all if left out",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="ours and the floor only, in under two minutes; writes nothing",
+    )
     parser.add_argument("--no-peers", action="store_true", help="ours and the floor only, in full")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds (7)")
     arguments = parser.parse_args()
@@ -153,10 +195,14 @@ def main() -> int:
         arguments.workloads or list(TABLES),
         not arguments.no_peers,
         arguments.rounds,
-        lambda text: log.print(f"[dim]{time.perf_counter() - start:6.0f} s[/] {text}", highlight=False),
+        lambda text: log.print(
+            f"[dim]{time.perf_counter() - start:6.0f} s[/] {text}", highlight=False
+        ),
     )
     console.print(page.goals(results), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{(time.perf_counter() - start) / 60:.0f} min. Written: bench/results.json, docs/benchmarks.md")
+    console.print(
+        f"{(time.perf_counter() - start) / 60:.0f} min. Written: bench/results.json, docs/benchmarks.md"
+    )
     return 0
 
 

@@ -1,4 +1,6 @@
-"""What is run on each workload. Peers are left out where they cannot (scalar outputs, no attention) or would take minutes a run."""
+"""What is run on each workload. Peers are left out where they cannot (scalar outputs, no attention)
+or would take minutes a run.
+"""
 
 from .measure import Entry
 from .problems import DEPTHS, REPEATS
@@ -13,13 +15,31 @@ FUNC = Entry("torch.func Jacobian", "torch", "torch_libraries", "func")
 CURVLINOPS = Entry("curvlinops GGN + SciPy CG", "torch", "torch_libraries", "curvlinops")
 NNGEOMETRY = Entry("nngeometry", "torch", "torch_libraries", "nngeometry")
 BACKPACK = Entry("backpack SqrtGGN", "torch", "torch_libraries", "backpack")
-TANGENTS = Entry("neural-tangents, structured derivatives", "neural-tangents", "neural_tangents", "structured")
-CONTRACTION = Entry("neural-tangents, Jacobian contraction", "neural-tangents", "neural_tangents", "jacobian")
+TANGENTS = Entry(
+    "neural-tangents, structured derivatives", "neural-tangents", "neural_tangents", "structured"
+)
+CONTRACTION = Entry(
+    "neural-tangents, Jacobian contraction", "neural-tangents", "neural_tangents", "jacobian"
+)
 MINSR = Entry("netket minSR", "netket", "netket", "minsr")
 SR = Entry("netket SR", "netket", "netket", "sr")
 
 ENTRIES = {
-    "W1": [OURS, SMALL, FLOOR, TORCH, TANGENTS, NNGEOMETRY, CURVLINOPS, KRYLOV, GENERIC, FUNC, BACKPACK, CONTRACTION, MINSR],
+    "W1": [
+        OURS,
+        SMALL,
+        FLOOR,
+        TORCH,
+        TANGENTS,
+        NNGEOMETRY,
+        CURVLINOPS,
+        KRYLOV,
+        GENERIC,
+        FUNC,
+        BACKPACK,
+        CONTRACTION,
+        MINSR,
+    ],
     "W2": [OURS, FLOOR, TORCH, NNGEOMETRY, TANGENTS, GENERIC, FUNC, MINSR, CONTRACTION, CURVLINOPS],
     "W2p": [OURS, FLOOR, GENERIC],
     "W3": [OURS, FLOOR, TORCH, GENERIC, FUNC, NNGEOMETRY, SR],

@@ -66,9 +66,14 @@ def row(results: Results, threads: int, workload: str, label: str) -> dict[str, 
     raise KeyError(f"{label} was not run")
 
 
-def _ratio(workload: str, above: Entry, below: Entry, threads: int = 1) -> Callable[[Results], float]:
+def _ratio(
+    workload: str, above: Entry, below: Entry, threads: int = 1
+) -> Callable[[Results], float]:
     def measured(results):
-        return row(results, threads, workload, above.label)["seconds"] / row(results, threads, workload, below.label)["seconds"]
+        return (
+            row(results, threads, workload, above.label)["seconds"]
+            / row(results, threads, workload, below.label)["seconds"]
+        )
 
     return measured
 
@@ -79,7 +84,9 @@ def _over_floor(workload: str, bound: float) -> Goal:
 
 def _faster(workload: str, peer: Entry, bound: float, threads: int = 1) -> Goal:
     subject = workload if threads == 1 else f"{workload}, {threads} threads"
-    return Goal(subject, f"{peer.label} / ours", _ratio(workload, peer, OURS, threads), bound, False)
+    return Goal(
+        subject, f"{peer.label} / ours", _ratio(workload, peer, OURS, threads), bound, False
+    )
 
 
 def _closed(depth: int) -> Goal:
@@ -93,7 +100,11 @@ def _closed(depth: int) -> Goal:
 
 def _peak(workload: str) -> Callable[[Results], float]:
     def measured(results):
-        record = results.get("large", {}) if workload == "W1-4096" else row(results, 1, workload, OURS.label)
+        record = (
+            results.get("large", {})
+            if workload == "W1-4096"
+            else row(results, 1, workload, OURS.label)
+        )
         if "peak" not in record:
             raise KeyError(record.get("status", "not run"))
         return record["peak"]
@@ -116,7 +127,9 @@ def _krylov(results: Results) -> float:
     if "error" in found:
         raise KeyError(found["error"])
     # To the smallest residual.
-    return found["plain"][-1] / min(counts[-1] for counts in found["preconditioned"].values() if counts[-1] is not None)
+    return found["plain"][-1] / min(
+        counts[-1] for counts in found["preconditioned"].values() if counts[-1] is not None
+    )
 
 
 def _error(threads: int, workload: str) -> Callable[[Results], float]:
@@ -135,18 +148,47 @@ GOALS = (
     _over_floor("W3", 1.3),
     _faster("W3", FUNC, 15),
     _over_floor("W4", 1.2),
-    Goal("W4", "one G v / one gradient of the loss", _ratio("W4 products", _METRIC, _GRADIENT), 1.2, True),
-    Goal("W4", "one K y / one gradient of the loss", _ratio("W4 products", _KERNEL, _GRADIENT), 0.6, True),
+    Goal(
+        "W4",
+        "one G v / one gradient of the loss",
+        _ratio("W4 products", _METRIC, _GRADIENT),
+        1.2,
+        True,
+    ),
+    Goal(
+        "W4",
+        "one K y / one gradient of the loss",
+        _ratio("W4 products", _KERNEL, _GRADIENT),
+        0.6,
+        True,
+    ),
     *(_closed(depth) for depth in DEPTHS),
     _faster("R1", GENERIC, 5),
     _faster("R2", GENERIC, 5),
-    Goal("Krylov", "products without / with preconditioner, W1 after 50 steps, damping 1e-6, residual 1e-8", _krylov, 3, False),
+    Goal(
+        "Krylov",
+        "products without / with preconditioner, W1 after 50 steps, damping 1e-6, residual 1e-8",
+        _krylov,
+        3,
+        False,
+    ),
     Goal("memory", "W4, peak above the model, compilation included", _peak("W4"), 400, True, " MB"),
     Goal(
-        "memory", "W1 with N = 4096 (m = 36 864), peak above the model, compilation included", _peak("W1-4096"), 3000, True, " MB"
+        "memory",
+        "W1 with N = 4096 (m = 36 864), peak above the model, compilation included",
+        _peak("W1-4096"),
+        3000,
+        True,
+        " MB",
     ),
     Goal("compile", "W1, trace and compile", _compile("W1"), 3, True, " s"),
     Goal("compile", "W4, trace and compile", _compile("W4"), 3, True, " s"),
-    *(Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-5, True, "") for w in ("W1", "W3", "W4", "R1", "R2")),
-    *(Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-10, True, "") for w in ("W2", "W2p")),
+    *(
+        Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-5, True, "")
+        for w in ("W1", "W3", "W4", "R1", "R2")
+    ),
+    *(
+        Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-10, True, "")
+        for w in ("W2", "W2p")
+    ),
 )

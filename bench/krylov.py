@@ -1,8 +1,11 @@
-"""How many products a Krylov solve takes with and without preconditioner, on a trained network: `python -m bench.krylov [STEPS]`, JSON.
+"""How many products a Krylov solve takes with and without preconditioner, on a trained network:
+`python -m bench.krylov [STEPS]`, JSON.
 
-W1 in float64 after 50 natural-gradient steps, damping 1e-6. For each solver the tolerance is tightened by tens until the true residual ‖(G + λ)v - g‖/‖g‖,
-recomputed with products, is below 1e-6, then 1e-8, so that nothing the solver says of itself is trusted; what is counted is one product with A and one with Aᵀ an
-iteration, those that a sketch is built from, and one for each output of a sample that its block is built from.
+W1 in float64 after 50 natural-gradient steps, damping 1e-6. For each solver the tolerance is
+tightened by tens until the true residual ‖(G + λ)v - g‖/‖g‖, recomputed with products, is below
+1e-6, then 1e-8, so that nothing the solver says of itself is trusted; what is counted is one
+product with A and one with Aᵀ an iteration, those that a sketch is built from, and one for each
+output of a sample that its block is built from.
 """
 
 import json
@@ -27,7 +30,9 @@ def trained(pb, composite, params, batch, steps):
 
     @jax.jit
     def step(params, batch):
-        vector = pb.natural_gradient(composite, params, batch, inverse=pb.Tikhonov(1e-3), throw=False).vector
+        vector = pb.natural_gradient(
+            composite, params, batch, inverse=pb.Tikhonov(1e-3), throw=False
+        ).vector
         return jax.tree.map(lambda p, v: p - 0.2 * v, params, vector)
 
     for _ in range(steps):
@@ -44,7 +49,7 @@ def products(pb, composite, params, batch, preconditioner) -> list[int | None]:
     - `composite`, `params`, `batch`: the problem.
     - `preconditioner`: of `Krylov`, or `None`.
     """
-    from pullback._assemble import lift
+    from pullback._natural.evaluate import lift
 
     inverse = pb.Tikhonov(DAMPING)
 
@@ -98,8 +103,15 @@ def main(steps: int = 50) -> None:
         "Kronecker": pb.solver.Kronecker(),
         f"Nystrom.adapted, rank {adapted.rank}": adapted,
     }
-    found = {"steps": steps, "damping": DAMPING, "residuals": RESIDUALS, "plain": products(pb, composite, params, batch, None)}
-    found["preconditioned"] = {name: products(pb, composite, params, batch, kind) for name, kind in known.items()}
+    found = {
+        "steps": steps,
+        "damping": DAMPING,
+        "residuals": RESIDUALS,
+        "plain": products(pb, composite, params, batch, None),
+    }
+    found["preconditioned"] = {
+        name: products(pb, composite, params, batch, kind) for name, kind in known.items()
+    }
     print(json.dumps(found))
 
 

@@ -1,7 +1,8 @@
 """Workers side by side: agreement first, then rounds in which each runs once, one after the other.
 
-One thread: the process is pinned to one core, every thread pool has one thread, and its CPU time counts, so that other programs on
-the machine disturb little. Two threads: two cores, pools of two, wall time. Approaches that take seconds get fewer rounds.
+One thread: the process is pinned to one core, every thread pool has one thread, and its CPU time
+counts, so that other programs on the machine disturb little. Two threads: two cores, pools of two,
+wall time. Approaches that take seconds get fewer rounds.
 """
 
 import contextlib
@@ -27,8 +28,10 @@ SCRATCH = ROOT / "build" / "bench"
 SHORT = 0.05
 """Runs shorter than this many seconds are repeated within one round."""
 WARM = 2.0
-"""Runs shorter than this many seconds are made once untimed at the beginning of their turn: what is measured is a training loop, and not how much of the
-caches the other approaches have taken since the last turn."""
+"""Runs shorter than this many seconds are made once untimed at the beginning of their turn: what is
+measured is a training loop, and not how much of the caches the other approaches have taken since
+the last turn.
+"""
 PATIENCE = float(os.environ.get("BENCH_PATIENCE", "600"))
 """A worker that is silent for longer is given up."""
 
@@ -53,8 +56,9 @@ class Failed(Exception):
 def environment(threads: int, huge: bool = True) -> dict[str, str]:
     """Environment variables of a worker: thread pools, no cache of compiled programs, huge pages.
 
-    Memory that is taken anew for every call is cleared by the kernel page by page, here at about 0.7 ms a MB. NumPy asks for huge pages itself, so that the
-    floor does not pay; glibc asks if it is told to, and everyone is told.
+    Memory that is taken anew for every call is cleared by the kernel page by page, here at about
+    0.7 ms a MB. NumPy asks for huge pages itself, so that the floor does not pay; glibc asks if it
+    is told to, and everyone is told.
 
     **Arguments:**
 
@@ -62,7 +66,11 @@ def environment(threads: int, huge: bool = True) -> dict[str, str]:
     - `huge`: whether to ask for huge pages.
     """
     pools = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "GLIBC_TUNABLES", "MALLOC_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("JAX_", "XLA_", "GLIBC_TUNABLES", "MALLOC_"))
+    }
     return (
         kept
         | {f"{pool}_NUM_THREADS": str(threads) for pool in pools}
@@ -84,7 +92,14 @@ class Worker:
     def __init__(self, entry: Entry, workload: str, threads: int):
         self.entry = entry
         self.log = SCRATCH / f"{workload}-{entry.adapter}-{entry.approach}.log"
-        command = [python(entry.environment), "-m", "bench.worker", entry.adapter, workload, entry.approach]
+        command = [
+            python(entry.environment),
+            "-m",
+            "bench.worker",
+            entry.adapter,
+            workload,
+            entry.approach,
+        ]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command,
@@ -114,7 +129,11 @@ class Worker:
         if not line:
             code = self.process.wait()
             self.stop()
-            raise Failed("out of memory" if code == -9 else f"ended with code {code}, see {self.log.relative_to(ROOT)}")
+            raise Failed(
+                "out of memory"
+                if code == -9
+                else f"ended with code {code}, see {self.log.relative_to(ROOT)}"
+            )
         answer = json.loads(line)
         if "error" in answer:
             self.stop()
@@ -132,18 +151,23 @@ class Worker:
 
 
 def reference_path(name: str) -> Path:
-    """Where the reference of a workload is kept: under another name when the code that makes it has changed.
+    """Where the reference of a workload is kept: under another name when the code that makes it has
+    changed.
 
     **Arguments:**
 
     - `name`: the workload.
     """
-    code = b"".join((ROOT / "bench" / f"{module}.py").read_bytes() for module in ("problems", "models", "reference"))
+    code = b"".join(
+        (ROOT / "bench" / f"{module}.py").read_bytes()
+        for module in ("problems", "models", "reference")
+    )
     return SCRATCH / f"{name}-{hashlib.sha256(code).hexdigest()[:8]}.npy"
 
 
 def reference(name: str) -> np.ndarray | None:
-    """The float64 reference of a workload, made if need be; `None` where there is none. Raises `Failed` if it cannot be made.
+    """The float64 reference of a workload, made if need be; `None` where there is none. Raises
+    `Failed` if it cannot be made.
 
     **Arguments:**
 
@@ -154,7 +178,9 @@ def reference(name: str) -> np.ndarray | None:
     path = reference_path(name)
     if not path.exists():
         command = [sys.executable, "-m", "bench.reference", name, str(path)]
-        if subprocess.run(command, cwd=ROOT, env=environment(1), check=False, stdout=sys.stderr).returncode:
+        if subprocess.run(
+            command, cwd=ROOT, env=environment(1), check=False, stdout=sys.stderr
+        ).returncode:
             raise Failed("there is no float64 reference to agree with")
     return np.load(path)
 
@@ -177,10 +203,14 @@ class Row:
         except (Failed, NotAvailable) as reason:
             text = str(reason)
             skipped = isinstance(reason, NotAvailable) or text.startswith("NotImplementedError: ")
-            self.record["status"] = f"{'skipped' if skipped else 'failed'}: {text.removeprefix('NotImplementedError: ')}"
+            self.record["status"] = (
+                f"{'skipped' if skipped else 'failed'}: {text.removeprefix('NotImplementedError: ')}"
+            )
             self.worker = None
             return
-        self.record |= {"versions": self.worker.versions} | {key: first[key] for key in ("peak", "peak_run", "compile", "note")}
+        self.record |= {"versions": self.worker.versions} | {
+            key: first[key] for key in ("peak", "peak_run", "compile", "note")
+        }
         self.cost = first["seconds"][0 if threads == 1 else 1]
         self.record["first"] = self.cost / self.entry.unit
         if wanted is not None and path.exists():
@@ -191,7 +221,9 @@ class Row:
                 self.record["status"] = f"disagrees with the reference by {error:.0e}: not timed"
                 self.stop()
         elif residual and path.exists():
-            self.record["residual"] = call("bench.reference", workload, str(path), "residual").get("residual", math.nan)
+            self.record["residual"] = call("bench.reference", workload, str(path), "residual").get(
+                "residual", math.nan
+            )
         path.unlink(missing_ok=True)
 
     def run(self, threads: int) -> None:
@@ -200,7 +232,10 @@ class Row:
         repeats = max(1, min(100, math.ceil(SHORT / max(self.cost, 1e-4))))
         try:
             self.times.append(
-                self.worker.ask(f"run {repeats} {int(self.cost < WARM)}")["seconds"][0 if threads == 1 else 1] / self.entry.unit
+                self.worker.ask(f"run {repeats} {int(self.cost < WARM)}")["seconds"][
+                    0 if threads == 1 else 1
+                ]
+                / self.entry.unit
             )
         except Failed as reason:
             self.record["status"] = f"failed: {reason}"
@@ -216,12 +251,17 @@ class Row:
         """The record, with the median."""
         self.stop()
         if self.times and self.record["status"] == "ok":
-            self.record |= {"seconds": statistics.median(self.times), "times": self.times, "n": len(self.times)}
+            self.record |= {
+                "seconds": statistics.median(self.times),
+                "times": self.times,
+                "n": len(self.times),
+            }
         return self.record
 
 
 def compile_seconds(name: str, entry: Entry, threads: int, times: int) -> float | None:
-    """The median time to trace and compile, in fresh processes: CPU time on one thread, wall time on two.
+    """The median time to trace and compile, in fresh processes: CPU time on one thread, wall time
+    on two.
 
     **Arguments:**
 
@@ -293,8 +333,11 @@ def measure(
     return records
 
 
-def call(module: str, *args: str, threads: int = 1, patience: float = 2 * PATIENCE) -> dict[str, Any]:
-    """What a module of the benchmark prints as JSON, run in a fresh process; the reason under `error` if it fails.
+def call(
+    module: str, *args: str, threads: int = 1, patience: float = 2 * PATIENCE
+) -> dict[str, Any]:
+    """What a module of the benchmark prints as JSON, run in a fresh process; the reason under
+    `error` if it fails.
 
     **Arguments:**
 

@@ -1,4 +1,6 @@
-"""The workloads' models in plain JAX, for every JAX library here: nothing in them knows of pullback, and they run on old versions."""
+"""The workloads' models in plain JAX, for every JAX library here: nothing in them knows of
+pullback, and they run on old versions.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,9 @@ def laplacian(params, x):
     """Δu of the tanh network u, by two forward derivatives along each axis."""
 
     def along(point, axis):
-        return jax.jvp(lambda y: jax.jvp(lambda z: mlp(params, z), (y,), (axis,))[1], (point,), (axis,))[1]
+        return jax.jvp(
+            lambda y: jax.jvp(lambda z: mlp(params, z), (y,), (axis,))[1], (point,), (axis,)
+        )[1]
 
     axes = jnp.eye(x.shape[-1], dtype=x.dtype)
     return jax.vmap(lambda point: jax.vmap(lambda axis: along(point, axis))(axes).sum(0))(x)
@@ -27,7 +31,9 @@ def laplacian(params, x):
 def conv(params, x):
     """Two 3×3 convolutions of stride 2 and a dense layer."""
     for w, b in params[:-1]:
-        x = jax.lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = jax.lax.conv_general_dilated(
+            x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
         x = jnp.tanh(x + b)
     w, b = params[-1]
     return x.reshape(x.shape[0], -1) @ w + b
@@ -45,7 +51,9 @@ def _attend(query, key, value, out, x):
         return (x @ w + b).reshape(*x.shape[:-1], HEADS, -1)
 
     q, k, v = heads(query), heads(key), heads(value)
-    weights = jax.nn.softmax(jnp.einsum("...qhd,...khd->...hqk", q, k) / q.shape[-1] ** 0.5, axis=-1)
+    weights = jax.nn.softmax(
+        jnp.einsum("...qhd,...khd->...hqk", q, k) / q.shape[-1] ** 0.5, axis=-1
+    )
     mixed = jnp.einsum("...hqk,...khd->...qhd", weights, v).reshape(x.shape)
     return mixed @ out[0] + out[1]
 
@@ -73,9 +81,11 @@ def loss(workload, params, batch):
 
 
 def whitening(workload, z, y):
-    """The root S of the metric of each sample (N, C, q), S Sᵀ = M/N, and r (N, q) with S r = c, the differential of the mean loss.
+    """The root S of the metric of each sample (N, C, q), S Sᵀ = M/N, and r (N, q) with S r = c, the
+    differential of the mean loss.
 
-    Softmax: S = diag(√p) H without its last column, H the Householder reflection that sends √p to -e_C.
+    Softmax: S = diag(√p) H without its last column, H the Householder reflection that sends √p to
+    -e_C.
     """
     n, classes = z.shape
     if not workload.softmax:
@@ -83,7 +93,9 @@ def whitening(workload, z, y):
     p = jax.nn.softmax(z)
     root = jnp.sqrt(p)
     u = root.at[:, -1].add(1.0)
-    reflection = jnp.eye(classes, dtype=z.dtype) - u[:, :, None] * u[:, None, :] / u[:, -1][:, None, None]
+    reflection = (
+        jnp.eye(classes, dtype=z.dtype) - u[:, :, None] * u[:, None, :] / u[:, -1][:, None, None]
+    )
     columns = reflection[:, :, :-1]
     c = (p - jax.nn.one_hot(y, classes, dtype=z.dtype)) / root
     return root[:, :, None] * columns / n**0.5, jnp.einsum("ncq,nc->nq", columns, c) / n**0.5

@@ -50,7 +50,16 @@ Rerun: `make bench` (everything; builds the peers' environments in `bench/.venvs
 
 def _table(header: list[str], lines: list[list[str]], align: str) -> str:
     rule = "|".join({"l": ":--", "r": "--:"}[a] for a in align)
-    return "\n".join(["| " + " | ".join(header) + " |", f"|{rule}|", *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+    return (
+        "\n".join(
+            [
+                "| " + " | ".join(header) + " |",
+                f"|{rule}|",
+                *("| " + " | ".join(line) + " |" for line in lines),
+            ]
+        )
+        + "\n"
+    )
 
 
 def seconds(value: float | None) -> str:
@@ -82,7 +91,9 @@ def goals(results: Results) -> str:
     met = sum(line["verdict"] == "met" for line in lines)
     missed = sum("missed" in line["verdict"] for line in lines)
     text = f"{met} met, {missed} missed, {len(lines) - met - missed} not measured. One thread unless said otherwise.\n\n"
-    return text + _table(["", "", "measured", "goal", ""], [[line[c] for c in columns] for line in lines], "llrrl")
+    return text + _table(
+        ["", "", "measured", "goal", ""], [[line[c] for c in columns] for line in lines], "llrrl"
+    )
 
 
 def _find(records: list[dict[str, Any]], label: str) -> dict[str, Any]:
@@ -125,7 +136,18 @@ def workload(results: Results, name: str) -> str:
             ]
         )
     first = "/ gradient" if any(GRADIENT in record["approach"] for record in one) else "/ ours"
-    header = ["approach", "1 thread, CPU", first, "/ floor", "2 threads, wall", "/ ours", "peak MB", "of a run", "error", "n"]
+    header = [
+        "approach",
+        "1 thread, CPU",
+        first,
+        "/ floor",
+        "2 threads, wall",
+        "/ ours",
+        "peak MB",
+        "of a run",
+        "error",
+        "n",
+    ]
     return _table(header, lines, "lrrrrrrrrr") + ("\n" + "\n".join(notes) + "\n" if notes else "")
 
 
@@ -165,7 +187,11 @@ def page(results: Results) -> str:
 
     - `results`: what the run wrote.
     """
-    out = HEAD.format(when=_when(results["when"]), rounds=results["rounds"], peers="" if results["peers"] else ", without peers")
+    out = HEAD.format(
+        when=_when(results["when"]),
+        rounds=results["rounds"],
+        peers="" if results["peers"] else ", without peers",
+    )
     out += "## Goals\n\n" + goals(results) + "\n"
     for name in TABLES:
         if name in results.get("threads1", {}):
@@ -185,15 +211,24 @@ def page(results: Results) -> str:
     machine = results["machine"]
     out += f"## Machine and versions\n\n{machine['cpu']}, {machine['cores']} cores, {machine['memory']} GB, Python {machine['python']}. "
     out += f"The load average was {results['load']:.1f} when the run began; two threads want a quiet machine.\n\n"
-    return out + _versions(results) + "\n" + METHOD.format(slow=results["slow"], warm=WARM, short=SHORT)
+    return (
+        out
+        + _versions(results)
+        + "\n"
+        + METHOD.format(slow=results["slow"], warm=WARM, short=SHORT)
+    )
 
 
 def _krylov(found: dict[str, Any]) -> str:
     counts = {"none": found["plain"], **found["preconditioned"]}
-    lines = [[name, *(str(count or "not reached") for count in row)] for name, row in counts.items()]
+    lines = [
+        [name, *(str(count or "not reached") for count in row)] for name, row in counts.items()
+    ]
     text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual, those that a preconditioner is built from included.\n\n"
     return text + _table(
-        ["preconditioner", *(f"{residual:g}" for residual in found["residuals"])], lines, "l" + "r" * len(found["residuals"])
+        ["preconditioner", *(f"{residual:g}" for residual in found["residuals"])],
+        lines,
+        "l" + "r" * len(found["residuals"]),
     )
 
 

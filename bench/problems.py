@@ -1,7 +1,9 @@
-"""The workloads as NumPy arrays and numbers, the same in every environment: parameters, batch, damping, and what the floor needs.
+"""The workloads as NumPy arrays and numbers, the same in every environment: parameters, batch,
+damping, and what the floor needs.
 
-Every loss is a mean over samples: the negative log-likelihood of a softmax (metric: the Fisher metric of the logits) or half the squared error
-(metric: Euclidean). The result asked for is v = (G + λ)⁻¹ g, flattened leaf by leaf in the order of the nested lists below.
+Every loss is a mean over samples: the negative log-likelihood of a softmax (metric: the Fisher
+metric of the logits) or half the squared error (metric: Euclidean). The result asked for is v = (G
++ λ)⁻¹ g, flattened leaf by leaf in the order of the nested lists below.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +16,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Layer:
-    """One product with a parameter: `positions` rows of `inputs` numbers meet a matrix `inputs × outputs` and a bias, per sample."""
+    """One product with a parameter: `positions` rows of `inputs` numbers meet a matrix `inputs ×
+    outputs` and a bias, per sample.
+    """
 
     inputs: int
     outputs: int
@@ -57,16 +61,68 @@ class Workload:
 
 
 _MLPS = (
-    Workload("W1", "softmax MLP 64-256-256-10, N = 256, float32", "mlp", (64, 256, 256, 10), 256, "float32", 1e-3, True),
-    Workload("W2", "tanh MLP 2-64-64-64-1, N = 1000, float64", "mlp", (2, 64, 64, 64, 1), 1000, "float64", 1e-6, False),
     Workload(
-        "W2p", "the Laplacian of W2's network, N = 1000, float64", "laplacian", (2, 64, 64, 64, 1), 1000, "float64", 1e-6, False
+        "W1",
+        "softmax MLP 64-256-256-10, N = 256, float32",
+        "mlp",
+        (64, 256, 256, 10),
+        256,
+        "float32",
+        1e-3,
+        True,
     ),
-    Workload("W3", "softmax MLP 20-32-32-10, N = 20 000, float32", "mlp", (20, 32, 32, 10), 20_000, "float32", 1e-3, True),
-    Workload("W4", "softmax MLP 784-1500-1500-10, N = 512, float32", "mlp", (784, 1500, 1500, 10), 512, "float32", 1e-3, True),
+    Workload(
+        "W2",
+        "tanh MLP 2-64-64-64-1, N = 1000, float64",
+        "mlp",
+        (2, 64, 64, 64, 1),
+        1000,
+        "float64",
+        1e-6,
+        False,
+    ),
+    Workload(
+        "W2p",
+        "the Laplacian of W2's network, N = 1000, float64",
+        "laplacian",
+        (2, 64, 64, 64, 1),
+        1000,
+        "float64",
+        1e-6,
+        False,
+    ),
+    Workload(
+        "W3",
+        "softmax MLP 20-32-32-10, N = 20 000, float32",
+        "mlp",
+        (20, 32, 32, 10),
+        20_000,
+        "float32",
+        1e-3,
+        True,
+    ),
+    Workload(
+        "W4",
+        "softmax MLP 784-1500-1500-10, N = 512, float32",
+        "mlp",
+        (784, 1500, 1500, 10),
+        512,
+        "float32",
+        1e-3,
+        True,
+    ),
 )
 _OTHERS = (
-    Workload("W5", "product of L square matrices, D = 100, float64", "product", (100,), 1, "float64", 0.0, False),
+    Workload(
+        "W5",
+        "product of L square matrices, D = 100, float64",
+        "product",
+        (100,),
+        1,
+        "float64",
+        0.0,
+        False,
+    ),
     Workload(
         "R1",
         "conv net 28×28×1, 3×3 conv 16 and 32, stride 2, dense 10, N = 256, float32",
@@ -88,7 +144,16 @@ _OTHERS = (
         True,
     ),
 )
-_LARGE = Workload("W1-4096", "W1 with N = 4096 (m = 36 864)", "mlp", (64, 256, 256, 10), 4096, "float32", 1e-3, True)
+_LARGE = Workload(
+    "W1-4096",
+    "W1 with N = 4096 (m = 36 864)",
+    "mlp",
+    (64, 256, 256, 10),
+    4096,
+    "float32",
+    1e-3,
+    True,
+)
 WORKLOADS = {w.name: w for w in (*_MLPS, *_OTHERS, _LARGE)}
 TABLES = ("W1", "W2", "W2p", "W3", "W4", "W5", "R1", "R2")
 """The workloads that get a table of their own."""
@@ -105,7 +170,16 @@ def find(name: str) -> Workload:
         return WORKLOADS[name]
     kind, *widths = name.partition("@")[0].split("-")
     sizes, samples = tuple(map(int, widths)), int(name.partition("@")[2])
-    return Workload(name, f"softmax MLP {'-'.join(widths)}, N = {samples}, float32", kind, sizes, samples, "float32", 1e-3, True)
+    return Workload(
+        name,
+        f"softmax MLP {'-'.join(widths)}, N = {samples}, float32",
+        kind,
+        sizes,
+        samples,
+        "float32",
+        1e-3,
+        True,
+    )
 
 
 IMAGE, SEQUENCE, HEADS, DEPTHS = 28, 32, 4, (3, 4)
@@ -126,7 +200,9 @@ def mlp_params(sizes, normal) -> list:
 
 
 def _conv_params(sizes, normal) -> list:
-    kernels = [[normal(3, 3, a, b) / (9 * a) ** 0.5, 0.1 * normal(b)] for a, b in pairwise(sizes[:-1])]
+    kernels = [
+        [normal(3, 3, a, b) / (9 * a) ** 0.5, 0.1 * normal(b)] for a, b in pairwise(sizes[:-1])
+    ]
     return [*kernels, *mlp_params(((IMAGE // 4) ** 2 * sizes[-2], sizes[-1]), normal)]
 
 
@@ -139,12 +215,23 @@ def _encoder_params(sizes, normal) -> list:
     def block():
         # Normalisation, query, key, value, output; normalisation, the two layers of the MLP.
         projections = [mlp_params((width, width), normal)[0] for _ in range(4)]
-        return [norm(), *projections, norm(), *mlp_params((width, hidden), normal), *mlp_params((hidden, width), normal)]
+        return [
+            norm(),
+            *projections,
+            norm(),
+            *mlp_params((width, hidden), normal),
+            *mlp_params((hidden, width), normal),
+        ]
 
     return [block(), block(), norm(), *mlp_params((width, classes), normal)]
 
 
-_PARAMS: dict[str, Callable] = {"mlp": mlp_params, "laplacian": mlp_params, "conv": _conv_params, "encoder": _encoder_params}
+_PARAMS: dict[str, Callable] = {
+    "mlp": mlp_params,
+    "laplacian": mlp_params,
+    "conv": _conv_params,
+    "encoder": _encoder_params,
+}
 
 
 def make(workload: Workload) -> tuple[list, tuple[np.ndarray, np.ndarray]]:
@@ -165,8 +252,13 @@ def make(workload: Workload) -> tuple[list, tuple[np.ndarray, np.ndarray]]:
         return layers, (np.zeros(1), normal(side, side))
     params = _PARAMS[workload.kind](workload.sizes, normal)
     if workload.softmax:
-        shape = {"conv": (IMAGE, IMAGE, 1), "encoder": (SEQUENCE, workload.sizes[0])}.get(workload.kind, (workload.sizes[0],))
-        return params, (normal(workload.samples, *shape), rng.integers(0, workload.classes, workload.samples).astype("int32"))
+        shape = {"conv": (IMAGE, IMAGE, 1), "encoder": (SEQUENCE, workload.sizes[0])}.get(
+            workload.kind, (workload.sizes[0],)
+        )
+        return params, (
+            normal(workload.samples, *shape),
+            rng.integers(0, workload.classes, workload.samples).astype("int32"),
+        )
     # Regression on the unit square: points spread evenly, a smooth target.
     x = rng.random((workload.samples, workload.sizes[0])).astype(workload.dtype)
     return params, (x, np.prod(np.sin(np.pi * x), axis=1, keepdims=True))
@@ -197,7 +289,8 @@ def flat(tree: Any) -> np.ndarray:
 
 
 def layers(workload: Workload) -> list[Layer]:
-    """The products with a parameter, from the input to the output; scales and shifts of normalisations are left out.
+    """The products with a parameter, from the input to the output; scales and shifts of
+    normalisations are left out.
 
     **Arguments:**
 
@@ -206,11 +299,20 @@ def layers(workload: Workload) -> list[Layer]:
     sizes = workload.sizes
     if workload.kind == "conv":
         first, second = (IMAGE // 2) ** 2, (IMAGE // 4) ** 2
-        return [Layer(9 * sizes[0], sizes[1], first), Layer(9 * sizes[1], sizes[2], second), Layer(second * sizes[2], sizes[3])]
+        return [
+            Layer(9 * sizes[0], sizes[1], first),
+            Layer(9 * sizes[1], sizes[2], second),
+            Layer(second * sizes[2], sizes[3]),
+        ]
     if workload.kind == "encoder":
         width, hidden, classes = sizes
-        block = [*[Layer(width, width, SEQUENCE)] * 4, Layer(width, hidden, SEQUENCE), Layer(hidden, width, SEQUENCE)]
+        block = [
+            *[Layer(width, width, SEQUENCE)] * 4,
+            Layer(width, hidden, SEQUENCE),
+            Layer(hidden, width, SEQUENCE),
+        ]
         return [*block, *block, Layer(width, classes)]
-    # The Laplacian in forward mode meets each weight with the value, the d first and the sum of the d second derivatives.
+    # The Laplacian in forward mode meets each weight with the value, the d first and the sum of the
+    # d second derivatives.
     positions = 2 + sizes[0] if workload.kind == "laplacian" else 1
     return [Layer(a, b, positions) for a, b in pairwise(sizes)]

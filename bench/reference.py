@@ -1,8 +1,10 @@
-"""The float64 references, in code that shares nothing with pullback: v = (G + λ)⁻¹ g, kept in `build/bench`.
+"""The float64 references, in code that shares nothing with pullback: v = (G + λ)⁻¹ g, kept in
+`build/bench`.
 
-m < P: v = Aᵀ (K + λ)⁻¹ r with K = AAᵀ, for MLPs by the layer formula, else from the dense A; otherwise v = (AᵀA + λ)⁻¹ Aᵀr from the dense A,
-a block of samples at a time. Two steps of refinement. The relative residual of (G + λ) v = g, by products with J and Jᵀ of JAX, is
-checked: it knows neither K nor the layer formula. `python -m bench.reference W1 PATH [residual]`.
+m < P: v = Aᵀ (K + λ)⁻¹ r with K = AAᵀ, for MLPs by the layer formula, else from the dense A;
+otherwise v = (AᵀA + λ)⁻¹ Aᵀr from the dense A, a block of samples at a time. Two steps of
+refinement. The relative residual of (G + λ) v = g, by products with J and Jᵀ of JAX, is checked: it
+knows neither K nor the layer formula. `python -m bench.reference W1 PATH [residual]`.
 """
 
 import json
@@ -84,7 +86,9 @@ def _rows(workload: Workload, params, x, root, block: int):
     @jax.jit
     def rows(point, x, root):
         def one(x, root):
-            return jax.jacrev(lambda p: root.T @ MODELS[workload.kind](unravel(p), x[None])[0])(point)
+            return jax.jacrev(lambda p: root.T @ MODELS[workload.kind](unravel(p), x[None])[0])(
+                point
+            )
 
         return jax.vmap(one)(x, root).reshape(-1, point.size)
 
@@ -126,7 +130,11 @@ def solve(workload: Workload) -> np.ndarray:
     def transpose(y):
         return np.asarray(pull(jnp.einsum("ncq,nq->nc", root, jnp.asarray(y).reshape(r.shape)))[0])
 
-    return transpose(refined(np.asarray(r).ravel())) if dual else refined(transpose(np.asarray(r).ravel()))
+    return (
+        transpose(refined(np.asarray(r).ravel()))
+        if dual
+        else refined(transpose(np.asarray(r).ravel()))
+    )
 
 
 def main(name: str, path: str, only: str = "") -> None:

@@ -1,8 +1,11 @@
-"""`python -m bench.scaling [--points K]`: time and memory of every route against N, C, width and depth; `docs/assets/scaling.svg`.
+"""`python -m bench.scaling [--points K]`: time and memory of every route against N, C, width and
+depth; `docs/assets/scaling.svg`.
 
-Softmax MLPs in float32, Tikhonov(1e-3), around 16-32-32-10 with N = 128 (m = 1152 rows, P = 1930 parameters); one thread, CPU time; one fresh process a
-point. A route is followed until it takes longer than a few seconds. Where the fastest route changes between two points, the crossing is interpolated
-on the logarithms. Written to `bench/results.json` under `scaling`, from where the page is made.
+Softmax MLPs in float32, Tikhonov(1e-3), around 16-32-32-10 with N = 128 (m = 1152 rows, P = 1930
+parameters); one thread, CPU time; one fresh process a point. A route is followed until it takes
+longer than a few seconds. Where the fastest route changes between two points, the crossing is
+interpolated on the logarithms. Written to `bench/results.json` under `scaling`, from where the page
+is made.
 """
 
 import argparse
@@ -42,9 +45,13 @@ def _mlp(hidden, classes: int, samples: int) -> str:
 
 
 SWEEPS = {
-    "N": Sweep("samples N", (16, 32, 64, 128, 256, 512, 1024, 2048, 4096), lambda n: _mlp((32, 32), 10, n)),
+    "N": Sweep(
+        "samples N", (16, 32, 64, 128, 256, 512, 1024, 2048, 4096), lambda n: _mlp((32, 32), 10, n)
+    ),
     "C": Sweep("classes C", (2, 4, 8, 16, 32, 64), lambda c: _mlp((32, 32), c, 128)),
-    "width": Sweep("parameters P (by width)", (8, 16, 32, 64, 128, 256, 512), lambda w: _mlp((w, w), 10, 128)),
+    "width": Sweep(
+        "parameters P (by width)", (8, 16, 32, 64, 128, 256, 512), lambda w: _mlp((w, w), 10, 128)
+    ),
     "depth": Sweep("hidden layers", (1, 2, 4, 8, 16), lambda d: _mlp((32,) * d, 10, 128)),
 }
 
@@ -72,7 +79,10 @@ def sweep(key: str, points: int | None, say) -> list[dict[str, Any]]:
                     {"value": value, "size": size, "rows": find(name).rows, "route": route}
                     | {k: record[k] for k in ("seconds", "peak_run")}
                 )
-        say(f"{key} = {value}: " + ", ".join(f"{r['approach']} {r.get('seconds', math.nan):.3g} s" for r in records))
+        say(
+            f"{key} = {value}: "
+            + ", ".join(f"{r['approach']} {r.get('seconds', math.nan):.3g} s" for r in records)
+        )
     return found
 
 
@@ -87,7 +97,9 @@ def position(key: str, point: dict[str, Any]) -> float:
     return point["size"] if key == "width" else point["value"]
 
 
-def curve(key: str, points: list[dict[str, Any]], route: str, quantity: str) -> list[tuple[float, float]]:
+def curve(
+    key: str, points: list[dict[str, Any]], route: str, quantity: str
+) -> list[tuple[float, float]]:
     """(position, quantity) of one route.
 
     **Arguments:**
@@ -108,19 +120,27 @@ def takeovers(key: str, points: list[dict[str, Any]]) -> list[tuple[float, str, 
     - `key`: of `SWEEPS`.
     - `points`: of the sweep.
     """
-    curves = {route: dict(curve(key, points, route, "seconds")) for route in ROUTES if route != "default"}
+    curves = {
+        route: dict(curve(key, points, route, "seconds")) for route in ROUTES if route != "default"
+    }
     places = sorted({position(key, p) for p in points})
     best = {
-        x: min((c[x], route) for route, c in curves.items() if x in c)[1] for x in places if any(x in c for c in curves.values())
+        x: min((c[x], route) for route, c in curves.items() if x in c)[1]
+        for x in places
+        if any(x in c for c in curves.values())
     }
     found = []
     for x0, x1 in zip(list(best)[:-1], list(best)[1:], strict=True):
         a, b = best[x0], best[x1]
         if a == b:
             continue
-        # log t_b - log t_a goes from positive to negative; where it is not known at an end, take the end.
+        # log t_b - log t_a goes from positive to negative; where it is not known at an end, take
+        # the end.
         if x0 in curves[b] and x1 in curves[a]:
-            d0, d1 = math.log(curves[b][x0] / curves[a][x0]), math.log(curves[b][x1] / curves[a][x1])
+            d0, d1 = (
+                math.log(curves[b][x0] / curves[a][x0]),
+                math.log(curves[b][x1] / curves[a][x1]),
+            )
             share = d0 / (d0 - d1)
             found.append((math.exp(math.log(x0) + share * math.log(x1 / x0)), a, b))
         else:
@@ -140,14 +160,28 @@ def draw(results: dict[str, list[dict[str, Any]]]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams |= {"svg.hashsalt": "scaling", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    figure, axes = plt.subplots(2, len(SWEEPS), figsize=(13, 6), sharex="col", sharey="row", layout="constrained")
+    plt.rcParams |= {
+        "svg.hashsalt": "scaling",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    figure, axes = plt.subplots(
+        2, len(SWEEPS), figsize=(13, 6), sharex="col", sharey="row", layout="constrained"
+    )
     for column, (key, points) in enumerate(results.items()):
         for line, quantity in enumerate(("seconds", "peak_run")):
             ax = axes[line, column]
             for route, (label, colour) in ROUTES.items():
-                data = [(x, max(y, 1.0 if line else 0.0)) for x, y in curve(key, points, route, quantity)]
-                style = {"ls": "none", "marker": "o", "mfc": "none", "ms": 7} if route == "default" else {"marker": ".", "lw": 1.5}
+                data = [
+                    (x, max(y, 1.0 if line else 0.0))
+                    for x, y in curve(key, points, route, quantity)
+                ]
+                style = (
+                    {"ls": "none", "marker": "o", "mfc": "none", "ms": 7}
+                    if route == "default"
+                    else {"marker": ".", "lw": 1.5}
+                )
                 if data:
                     ax.plot(*zip(*data, strict=True), color=colour, label=label, **style)
             ax.set_xscale("log", base=2 if key != "width" else 10)
@@ -158,7 +192,12 @@ def draw(results: dict[str, list[dict[str, Any]]]) -> None:
         for x, _, after in takeovers(key, points):
             axes[0, column].axvline(x, color=ROUTES[after][1], lw=1, ls=":")
             axes[0, column].annotate(
-                f" {ROUTES[after][0]}", (x, 1), xycoords=("data", "axes fraction"), color=ROUTES[after][1], va="top", fontsize=8
+                f" {ROUTES[after][0]}",
+                (x, 1),
+                xycoords=("data", "axes fraction"),
+                color=ROUTES[after][1],
+                va="top",
+                fontsize=8,
             )
         axes[1, column].set_xlabel(SWEEPS[key].axis)
     axes[0, 0].set_ylabel("CPU seconds, one thread")
@@ -192,8 +231,15 @@ def section(results: dict[str, list[dict[str, Any]]]) -> str:
     ]
     for key, points in results.items():
         found = takeovers(key, points)
-        first = found[0][1] if found else min((p["seconds"], p["route"]) for p in points if p["route"] != "default")[1]
-        after = ", ".join(f"{ROUTES[b][0]} from {x:.3g}" for x, _, b in found) or "no other in this range"
+        first = (
+            found[0][1]
+            if found
+            else min((p["seconds"], p["route"]) for p in points if p["route"] != "default")[1]
+        )
+        after = (
+            ", ".join(f"{ROUTES[b][0]} from {x:.3g}" for x, _, b in found)
+            or "no other in this range"
+        )
         lines.append(f"| {SWEEPS[key].axis} | {ROUTES[first][0]} | {after} |")
     return "\n".join(lines) + "\n"
 
@@ -204,7 +250,9 @@ def main() -> int:
     from .page import page
 
     parser = argparse.ArgumentParser(
-        prog="python -m bench.scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.scaling",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--points", type=int, help="only the first so many values of each sweep")
     parser.add_argument("--draw", action="store_true", help="draw what was measured before")

@@ -1,7 +1,9 @@
-"""One approach on one workload in a process of its own, asked for one run at a time: `python -m bench.worker ADAPTER WORKLOAD APPROACH`.
+"""One approach on one workload in a process of its own, asked for one run at a time: `python -m
+bench.worker ADAPTER WORKLOAD APPROACH`.
 
-Lines in: `first PATH` (compile, run, save the vector), `compile` (only that), `run K` (K times, the mean), `quit`. Lines out: JSON. What the libraries print goes to the error stream.
-The cores and the thread pools are set by the environment of the parent.
+Lines in: `first PATH` (compile, run, save the vector), `compile` (only that), `run K` (K times, the
+mean), `quit`. Lines out: JSON. What the libraries print goes to the error stream. The cores and the
+thread pools are set by the environment of the parent.
 """
 
 import contextlib
@@ -28,7 +30,9 @@ class Approach:
     run: Callable[[], Any]
     """One natural gradient, finished when it returns."""
     vector: Callable[[Any], np.ndarray] | None = None
-    """What `run` returned as a flat vector in the order of `problems.flat`; `None` if there is nothing to compare."""
+    """What `run` returned as a flat vector in the order of `problems.flat`; `None` if there is
+    nothing to compare.
+    """
     prepare: Callable[[], Any] | None = None
     """Compiles, if that can be told apart from running."""
     seconds: Callable[[Any], tuple[float, float]] | None = None
@@ -60,7 +64,11 @@ def _memory(field: str) -> float:
     with contextlib.suppress(OSError):
         if found := re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text()):
             return int(found[1]) / 1024
-    return float("nan") if field == "VmRSS" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (
+        float("nan")
+        if field == "VmRSS"
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    )
 
 
 def _reset() -> float:

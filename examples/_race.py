@@ -1,4 +1,6 @@
-"""What `digits.py` and `diabetes.py` share: optimisers run for the same time, and the picture of it."""
+"""What `digits.py` and `diabetes.py` share: optimisers run for the same time, and the picture of
+it.
+"""
 
 import time
 
@@ -10,7 +12,9 @@ matplotlib.use("Agg")
 
 
 def race(step, carry, seconds, enough=-1.0):
-    """The (seconds, loss) of `step(carry) -> (carry, loss)` within a time or until the loss is `enough`, compilation not counted."""
+    """The (seconds, loss) of `step(carry) -> (carry, loss)` within a time or until the loss is
+    `enough`, compilation not counted.
+    """
     step(step(carry)[0])
     began, found = time.monotonic(), []
     while (now := time.monotonic() - began) < seconds:
@@ -28,7 +32,9 @@ def with_optax(tx, loss, params):
     def step(carry):
         params, state = carry
         value, gradient = jax.value_and_grad(loss)(params)
-        updates, state = tx.update(gradient, state, params, value=value, grad=gradient, value_fn=loss)
+        updates, state = tx.update(
+            gradient, state, params, value=value, grad=gradient, value_fn=loss
+        )
         return (optax.apply_updates(params, updates), state), value
 
     return step, (params, tx.init(params))

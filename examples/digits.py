@@ -1,6 +1,8 @@
-"""Handwritten digits: a network trained until it saturates, and a convolutional one on minibatches with two Fisher metrics.
+"""Handwritten digits: a network trained until it saturates, and a convolutional one on minibatches
+with two Fisher metrics.
 
-`python examples/digits.py [--quick] [PICTURE]` compares with Adam and Optax's L-BFGS at equal wall-clock, and saves the picture (digits.png).
+`python examples/digits.py [--quick] [PICTURE]` compares with Adam and Optax's L-BFGS at equal
+wall-clock, and saves the picture (digits.png).
 """
 
 import sys
@@ -37,28 +39,53 @@ def normal(seed, *shape):
 
 def main():
     width, count = (8, 30) if QUICK else (16, 100)
-    params = {"w": normal(0, 64, width), "b": jnp.zeros(width), "v": normal(1, width, 10), "c": jnp.zeros(10)}
-    problem, batch = pb.Composite(mlp, metric=pb.metric.Categorical()), (images[:count], labels[:count])
+    params = {
+        "w": normal(0, 64, width),
+        "b": jnp.zeros(width),
+        "v": normal(1, width, 10),
+        "c": jnp.zeros(10),
+    }
+    problem, batch = (
+        pb.Composite(mlp, metric=pb.metric.Categorical()),
+        (images[:count], labels[:count]),
+    )
     opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
     pb.fit(opt, params, batch, 1)  # compiles
     clock, began = [], time.monotonic()
-    note = lambda r: clock.extend([time.monotonic() - began] * len(r.rows)) or r.rows["loss_after"][-1] < ROUNDING
+    note = lambda r: (
+        clock.extend([time.monotonic() - began] * len(r.rows))
+        or r.rows["loss_after"][-1] < ROUNDING
+    )
     fit = pb.fit(opt, params, batch, 59, callback=note)
-    runs = {"natural gradient, Levenberg-Marquardt": list(zip(clock, fit.history["loss_after"], strict=True))}
-    loss = lambda p: optax.softmax_cross_entropy_with_integer_labels(mlp(p, batch[0]), batch[1]).mean()
+    runs = {
+        "natural gradient, Levenberg-Marquardt": list(
+            zip(clock, fit.history["loss_after"], strict=True)
+        )
+    }
+    loss = lambda p: optax.softmax_cross_entropy_with_integer_labels(
+        mlp(p, batch[0]), batch[1]
+    ).mean()
     for name, tx in {"Adam, 0.01": optax.adam(1e-2), "L-BFGS": optax.lbfgs()}.items():
         runs[name] = race(*with_optax(tx, loss, params), fit.seconds, ROUNDING)
     print(f"{count} digits, {sum(x.size for x in params.values())} parameters")
     for name, run in runs.items():
         lowest, (seconds, last) = min(v for _, v in run), run[-1]
-        print(f"  {name:40s} lowest loss {lowest:.1e}, last {last:.1e}, {len(run)} steps in {seconds:.1f} s")
+        print(
+            f"  {name:40s} lowest loss {lowest:.1e}, last {last:.1e}, {len(run)} steps in {seconds:.1f} s"
+        )
     small = {"k": normal(2, 8, 1, 3, 3), "v": normal(3, 128, 10), "c": jnp.zeros(10)}
     for name, inputs in (("train Fisher", None), ("population Fisher", (images[1000:1032],))):
         convolutional = pb.Composite(conv, metric=pb.metric.Categorical())
-        other = pb.NaturalGradientDescent(convolutional, step=pb.step.LevenbergMarquardt(1.0), metric_batch=inputs)
-        run = pb.fit(other, small, pb.minibatches((images[:1000], labels[:1000]), 32), 5 if QUICK else 60)
+        other = pb.NaturalGradientDescent(
+            convolutional, step=pb.step.LevenbergMarquardt(1.0), metric_batch=inputs
+        )
+        run = pb.fit(
+            other, small, pb.minibatches((images[:1000], labels[:1000]), 32), 5 if QUICK else 60
+        )
         right = float(jnp.mean(conv(run.params, images[1000:]).argmax(1) == labels[1000:]))
-        print(f"  convolutional, batches of 32, {name:18s} {len(run.history)} steps, {right:.1%} of the others right")
+        print(
+            f"  convolutional, batches of 32, {name:18s} {len(run.history)} steps, {right:.1%} of the others right"
+        )
     if not (jnp.isfinite(fit.params["w"]).all() and fit.history["loss_after"][-1] < 1e-8):
         raise SystemExit("The loss should be below 1e-8.")
     picture(runs, PICTURE, f"{count} digits, to saturation", yscale="log")

@@ -12,9 +12,13 @@ mlp = eqx.nn.MLP(2, 1, width_size=16, depth=2, activation=jnp.tanh, key=jax.rand
 x = jax.random.uniform(jax.random.key(1), (200, 2), minval=-1)
 y = jnp.sin(3 * x[:, :1]) * x[:, 1:]
 
-problem = pb.Composite(lambda model, x: jax.vmap(model)(x), lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2)
+problem = pb.Composite(
+    lambda model, x: jax.vmap(model)(x), lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2
+)
 opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
 fit = pb.fit(opt, mlp, (x, y), steps=30)
 
-print(f"Equinox: loss {fit.history['loss'][0]:.1e} -> {fit.history['loss_after'][-1]:.1e}, rank {fit.history['rank'][-1]}")
+print(
+    f"Equinox: loss {fit.history['loss'][0]:.1e} -> {fit.history['loss_after'][-1]:.1e}, rank {fit.history['rank'][-1]}"
+)
 assert fit.history["loss_after"][-1] < 1e-5

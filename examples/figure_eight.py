@@ -1,6 +1,7 @@
 """The figure eight, drawn: in its crossing two parametrisations have different natural gradients.
 
-`python examples/figure_eight.py picture.png` saves the picture there (by default in the working directory).
+`python examples/figure_eight.py picture.png` saves the picture there (by default in the working
+directory).
 """
 
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from pullback import papers
+from pullback_lab import papers
 
 jax.config.update("jax_enable_x64", True)
 
@@ -19,8 +20,12 @@ def main(path: Path) -> None:
     data = claim.measure().data
     claim.figure(data).savefig(path, dpi=150)
     show = lambda v: "({:.1f}, {:.1f})".format(*v)
-    print(f"natural gradients in the crossing: {show(data['first'])} and {show(data['second'])}; picture: {path}")
-    if not np.allclose([data["first"], data["second"]], [[0.8, 0.4], [0.8, -0.4]], rtol=0, atol=1e-12):
+    print(
+        f"natural gradients in the crossing: {show(data['first'])} and {show(data['second'])}; picture: {path}"
+    )
+    if not np.allclose(
+        [data["first"], data["second"]], [[0.8, 0.4], [0.8, -0.4]], rtol=0, atol=1e-12
+    ):
         raise SystemExit("They should be (0.8, 0.4) and (0.8, -0.4).")
 
 

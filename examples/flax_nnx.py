@@ -1,4 +1,6 @@
-"""Flax nnx, with its own optimiser: `nnx.split` makes a function of the parameters, `nnx.Optimizer` takes the Optax face."""
+"""Flax nnx, with its own optimiser: `nnx.split` makes a function of the parameters, `nnx.Optimizer`
+takes the Optax face.
+"""
 
 import jax
 import jax.numpy as jnp

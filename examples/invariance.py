@@ -1,8 +1,10 @@
 """Which optimiser is invariant, in which sense, and to what order? A table of measured numbers.
 
-`python examples/invariance.py picture.png` also draws the discrepancy of one step against its size (by default `invariance.png`).
-The model is rank-deficient: tied weights, 14 parameters, 4 logits. Columns: Definition 5 (model), what the metric sees of it, Definition 6
-(params), the same in the gauge that the change of parameters carries over, Definition 4, and the orders of one step and of trajectories.
+`python examples/invariance.py picture.png` also draws the discrepancy of one step against its size
+(by default `invariance.png`). The model is rank-deficient: tied weights, 14 parameters, 4 logits.
+Columns: Definition 5 (model), what the metric sees of it, Definition 6 (params), the same in the
+gauge that the change of parameters carries over, Definition 4, and the orders of one step and of
+trajectories.
 """
 
 import sys
@@ -28,7 +30,9 @@ def cross_entropy(z, y):
 
 def gauss_newton(problem, params, batch):
     """(JᵀJ)⁺g: the natural gradient of the Euclidean metric on the logits."""
-    return pb.natural_gradient(pb.Composite(problem.model, cross_entropy, pb.metric.Euclidean()), params, batch).vector
+    return pb.natural_gradient(
+        pb.Composite(problem.model, cross_entropy, pb.metric.Euclidean()), params, batch
+    ).vector
 
 
 METHODS = {
@@ -59,7 +63,12 @@ def main(path: Path) -> int:
     figure, _ = pb.plot.orders({name: (r.steps, r.discrepancies) for name, r in records.items()})
     figure.savefig(path, dpi=150)
     natural, plain = records["natural, Moore-Penrose"], records["SGD"]
-    holds = natural.model < 1e-9 and abs(natural.order - 2) < 0.05 and natural.parameters > 0.01 and abs(plain.order - 1) < 0.1
+    holds = (
+        natural.model < 1e-9
+        and abs(natural.order - 2) < 0.05
+        and natural.parameters > 0.01
+        and abs(plain.order - 1) < 0.1
+    )
     print(
         f"\nTheorem 2 {'holds' if holds else 'FAILS'}: natural to order {natural.order:.3f}, Euclidean to order {plain.order:.3f}; picture: {path}"
     )

@@ -1,6 +1,8 @@
-"""How an 11 x 11 matrix, a product of factors, moves in answer to its middle entry: tangent kernels, Euclidean and natural, of depth 1, 2, 3.
+"""How an 11 x 11 matrix, a product of factors, moves in answer to its middle entry: tangent
+kernels, Euclidean and natural, of depth 1, 2, 3.
 
-`python examples/kernels.py picture.png` saves the maps there (by default `kernels.png`): each the kernel and its discrete version.
+`python examples/kernels.py picture.png` saves the maps there (by default `kernels.png`): each the
+kernel and its discrete version.
 """
 
 import sys
@@ -25,11 +27,24 @@ def main(path: Path) -> int:
     masked = pb.Composite(product, lambda z: z[5, 5], pb.metric.Masked(pb.metric.Euclidean(), seen))
     maps, worst, blind = {}, 0.0, {}
     for depth in (1, 2, 3):
-        factors = [jnp.asarray(w) for w in np.random.default_rng(depth).standard_normal((depth, 11, 11)) / np.sqrt(11)]
-        euclidean, natural, other = pb.ntk(full, factors), pb.natural_ntk(full, factors), pb.natural_ntk(masked, factors)
+        factors = [
+            jnp.asarray(w)
+            for w in np.random.default_rng(depth).standard_normal((depth, 11, 11)) / np.sqrt(11)
+        ]
+        euclidean, natural, other = (
+            pb.ntk(full, factors),
+            pb.natural_ntk(full, factors),
+            pb.natural_ntk(masked, factors),
+        )
         column, blind[depth] = natural.column(5, 5), other.column(5, 5)
-        maps |= {f"L={depth} Euclidean": euclidean.column(5, 5), f"L={depth}, step 0.1": euclidean.discrete_column(5, 5, step=0.1)}
-        maps |= {f"L={depth} natural": column, f"L={depth} natural, step 0.01": natural.discrete_column(5, 5, step=0.01)}
+        maps |= {
+            f"L={depth} Euclidean": euclidean.column(5, 5),
+            f"L={depth}, step 0.1": euclidean.discrete_column(5, 5, step=0.1),
+        }
+        maps |= {
+            f"L={depth} natural": column,
+            f"L={depth} natural, step 0.01": natural.discrete_column(5, 5, step=0.01),
+        }
         maps |= {f"L={depth} natural, masked": blind[depth]}
         worst = max(worst, float(jnp.max(jnp.abs(column.at[5, 5].add(-1.0)))))
         off = float(jnp.max(jnp.abs(blind[depth].at[5, 5].add(-1.0))))

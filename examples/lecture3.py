@@ -1,7 +1,9 @@
-"""The pictures of lecture 3 (Grosse): Rosenbrock in both spaces, Gaussian ellipses, pulling back a metric, units, distance of functions.
+"""The pictures of lecture 3 (Grosse): Rosenbrock in both spaces, Gaussian ellipses, pulling back a
+metric, units, distance of functions.
 
-`python examples/lecture3.py folder` saves `rosenbrock.png`, `gaussians.png`, `pullback.png`, `units.png` and `distance.png` there.
-They are those of the claims in `pullback.papers.lecture`, which hold the numbers against bounds.
+`python examples/lecture3.py folder` saves `rosenbrock.png`, `gaussians.png`, `pullback.png`,
+`units.png` and `distance.png` there. They are those of the claims in `pullback_lab.papers.lecture`,
+which hold the numbers against bounds.
 """
 
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from pullback import papers
+from pullback_lab import papers
 
 jax.config.update("jax_enable_x64", True)
 PICTURES = {
@@ -30,9 +32,13 @@ def main(folder: Path) -> int:
         print(f"{name}.png")
     print("Rosenbrock, end of each path:")
     for name, path in data["rosenbrock"]["paths"].items():
-        print(f"  {name.replace('$', ''):<40}({path[-1][0]:.3f}, {path[-1][1]:.3f}) after {len(path) - 1} steps")
+        print(
+            f"  {name.replace('$', ''):<40}({path[-1][0]:.3f}, {path[-1][1]:.3f}) after {len(path) - 1} steps"
+        )
     plain, natural = data["units"]["ratios"].values()
-    print(f"minutes to seconds: the step of the function changes by {plain:.6g} (gradient), {natural:.6g} (natural gradient)")
+    print(
+        f"minutes to seconds: the step of the function changes by {plain:.6g} (gradient), {natural:.6g} (natural gradient)"
+    )
     return 0 if abs(plain - 3600) < 1e-6 and abs(natural - 1) < 1e-12 else 1
 
 

@@ -1,11 +1,15 @@
-"""The bill of five workloads from shapes alone, and the measured truth beside it: `python examples/plan.py [W1 W2 ...]`."""
+"""The bill of five workloads from shapes alone, and the measured truth beside it: `python
+examples/plan.py [W1 W2 ...]`.
+"""
 
 import os
 import sys
 import time
 from itertools import pairwise
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # CPU seconds are counted, and threads that wait would count
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # CPU seconds are counted, and threads that wait would count
 
 import jax
 import jax.numpy as jnp
@@ -36,18 +40,35 @@ def workload(name):
             jnp.eye(sizes, dtype=dtype) + 0.3 * jax.random.normal(k, (sizes, sizes), dtype) / 10
             for k in jax.random.split(key, count)
         ]
-        return pb.Composite(lambda w: w[0] @ w[1] @ w[2], lambda z: jnp.sum((z - 1) ** 2) / 2), factors, None, pb.Tikhonov(1e-3)
-    params = [(jax.random.normal(key, (a, b), dtype) / a**0.5, jnp.zeros(b, dtype)) for a, b in pairwise(sizes)]
+        return (
+            pb.Composite(lambda w: w[0] @ w[1] @ w[2], lambda z: jnp.sum((z - 1) ** 2) / 2),
+            factors,
+            None,
+            pb.Tikhonov(1e-3),
+        )
+    params = [
+        (jax.random.normal(key, (a, b), dtype) / a**0.5, jnp.zeros(b, dtype))
+        for a, b in pairwise(sizes)
+    ]
     x = jax.random.normal(key, (count, sizes[0]), dtype)
     if sizes[-1] == 1:
         squares = pb.Composite(network, lambda z, y: jnp.sum((z - y) ** 2, -1) / 2)
         return squares, params, (x, jnp.sin(x.sum(-1, keepdims=True))), pb.Tikhonov(1e-6)
-    return pb.Composite(network, metric=pb.metric.Categorical()), params, (x, jnp.arange(count) % sizes[-1]), pb.Tikhonov(1e-3)
+    return (
+        pb.Composite(network, metric=pb.metric.Categorical()),
+        params,
+        (x, jnp.arange(count) % sizes[-1]),
+        pb.Tikhonov(1e-3),
+    )
 
 
 def measure(problem, params, batch, inverse, solver=None):
     """CPU seconds of one natural gradient, and what XLA sets aside for it in bytes."""
-    run = jax.jit(lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, solver=solver, throw=False).vector)
+    run = jax.jit(
+        lambda p, b: (
+            pb.natural_gradient(problem, p, b, inverse=inverse, solver=solver, throw=False).vector
+        )
+    )
     compiled = run.lower(params, batch).compile()
     jax.block_until_ready(compiled(params, batch))
     start = time.process_time()
@@ -62,7 +83,9 @@ def main(names):
         print(f"== {name}\n{plan}")
         seconds, size = measure(*args)
         rate, ratio = plan.route.flops / seconds / 1e9, plan.route.memory / size
-        print(f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {size / 1e6:.0f} MB: {ratio:.2f} of it were predicted\n")
+        print(
+            f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {size / 1e6:.0f} MB: {ratio:.2f} of it were predicted\n"
+        )
 
 
 if __name__ == "__main__":

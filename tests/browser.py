@@ -1,4 +1,6 @@
-"""Chromium without a window, spoken to through a pipe (DevTools protocol): enough to open a page, watch it and ask it things."""
+"""Chromium without a window, spoken to through a pipe (DevTools protocol): enough to open a page,
+watch it and ask it things.
+"""
 
 import base64
 import json
@@ -8,7 +10,9 @@ import shutil
 import subprocess
 import time
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 class Browser:
@@ -19,8 +23,19 @@ class Browser:
         self.reader, to_write = os.pipe()
         # The browser reads commands from descriptor 3 and writes answers to 4.
         shell = f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}'
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
-        options += ["--disable-component-update", "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
+        options = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+        ]
+        options += [
+            "--disable-component-update",
+            "--no-first-run",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
+        ]
         self.process = subprocess.Popen(
             ["bash", "-c", shell, CHROMIUM, *options, "about:blank"],
             pass_fds=(to_read, to_write),
@@ -40,7 +55,9 @@ class Browser:
     def __call__(self, method, **parameters):
         """Send a command and return its answer."""
         self.count += 1
-        message = {"id": self.count, "method": method, "params": parameters} | ({"sessionId": self.session} if self.session else {})
+        message = {"id": self.count, "method": method, "params": parameters} | (
+            {"sessionId": self.session} if self.session else {}
+        )
         os.write(self.writer, json.dumps(message).encode() + b"\0")
         end = time.monotonic() + 60
         while time.monotonic() < end:
@@ -70,15 +87,26 @@ class Browser:
 
     def ask(self, expression):
         """The value of an expression on the page; promises are waited for."""
-        answer = self("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        answer = self(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def show(self, width, height, dark):
         """Take the size of a screen and a theme."""
-        self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self("Emulation.setEmulatedMedia", features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}])
+        self(
+            "Emulation.setEmulatedMedia",
+            features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}],
+        )
 
     def picture(self, path, whole=False):
         """Save what is shown, or the whole page."""

@@ -1,12 +1,18 @@
-"""Every test runs in float64, with strict promotion of dtypes and ranks, from fixed seeds (the fixtures `key` and `rng`)."""
+"""Every test runs in float64, with strict promotion of dtypes and ranks, from fixed seeds (the
+fixtures `key` and `rng`).
+"""
 
 import itertools
 import os
 from pathlib import Path
 
-# Compiling takes nearly all of the time here, and what is compiled runs for a millisecond: do not optimise it.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
-# Before NumPy is imported: the threads of LAPACK fight with those of the other workers (see the Makefile).
+# Compiling takes nearly all of the time here, and what is compiled runs for a millisecond: do not
+# optimise it.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+# Before NumPy is imported: the threads of LAPACK fight with those of the other workers (see the
+# Makefile).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
@@ -18,7 +24,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-# Files whose parametrised tests run, by default, on every n-th of their cases; `make test-all` runs all of them.
+# Files whose parametrised tests run, by default, on every n-th of their cases; `make test-all` runs
+# all of them.
 THINNED = {
     "test_agreement": 6,
     "test_claims": 8,
@@ -38,7 +45,9 @@ def pytest_collection_modifyitems(items):
         every = THINNED.get(item.path.stem)
         if every is None or not hasattr(item, "callspec"):
             continue
-        place = seen[item.path, item.originalname] = seen.get((item.path, item.originalname), -1) + 1
+        place = seen[item.path, item.originalname] = (
+            seen.get((item.path, item.originalname), -1) + 1
+        )
         if place % every:
             item.add_marker(pytest.mark.slow)
 
@@ -49,8 +58,8 @@ _finished = itertools.count(1)
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown():
-    """Linux allows a process 65 530 mappings, XLA makes some for every program, and the first that is refused is a segmentation fault: forget
-    the programs in time.
+    """Linux allows a process 65 530 mappings, XLA makes some for every program, and the first that
+    is refused is a segmentation fault: forget the programs in time.
     """
     if next(_finished) % EVERY == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 25_000:
         jax.clear_caches()

@@ -1,4 +1,6 @@
-"""The registries METRICS x SOLVERS x INVERSES x MODELS, whose whole product is tested. Add a line for yours; a name can be given once."""
+"""The registries METRICS x SOLVERS x INVERSES x MODELS, whose whole product is tested. Add a line
+for yours; a name can be given once.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -50,21 +52,34 @@ def gauge_like(params):
 
 
 def decode(metric, base, raw):
-    """Outputs of the structure of `base` (of one sample) from a raw array (N, k), inside the domain of the metric."""
+    """Outputs of the structure of `base` (of one sample) from a raw array (N, k), inside the domain
+    of the metric.
+    """
     paths, treedef = jax.tree_util.tree_flatten_with_path(base)
     count, start, leaves = raw.shape[0], 0, []
     for path, leaf in paths:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            leaves.append(leaf[:count] if metric.couples_samples else jnp.broadcast_to(leaf[None], (count, *leaf.shape)))
+            leaves.append(
+                leaf[:count]
+                if metric.couples_samples
+                else jnp.broadcast_to(leaf[None], (count, *leaf.shape))
+            )
             continue
         shape = (count,) if metric.couples_samples else (count, *leaf.shape)
         size = int(np.prod(shape[1:]))
         u, start = raw[:, start : start + size].reshape(shape), start + size
-        # One form on the batch: a base point of each sample would make the outputs depend on its place.
-        leaf = jnp.zeros_like(u) if metric.couples_samples else jnp.broadcast_to(leaf[None], shape).astype(u.dtype)
+        # One form on the batch: a base point of each sample would make the outputs depend on its
+        # place.
+        leaf = (
+            jnp.zeros_like(u)
+            if metric.couples_samples
+            else jnp.broadcast_to(leaf[None], shape).astype(u.dtype)
+        )
         name = jax.tree_util.keystr(path)
         if "covariance" in name:
-            frame = jnp.broadcast_to(jnp.eye(leaf.shape[-1], dtype=u.dtype), shape) + 0.3 * jnp.tanh(u)
+            frame = jnp.broadcast_to(
+                jnp.eye(leaf.shape[-1], dtype=u.dtype), shape
+            ) + 0.3 * jnp.tanh(u)
             leaves.append(jnp.einsum("...ab,...bc,...dc->...ad", frame, leaf, frame))
         elif name.endswith((".scale", "'scale']")):
             leaves.append(leaf * jnp.exp(0.3 * jnp.tanh(u)))
@@ -86,9 +101,15 @@ def make_example(metric_name: str, model_name: str, seed: int = 0) -> testing.Ex
     case = METRICS[metric_name]
     base, targets = case.make_z(), case.make_targets()
     entries = sum(x.size for x in jax.tree.leaves(eqx.filter(base, eqx.is_inexact_array)))
-    function, params = MODELS[model_name](1 if case.metric.couples_samples else entries, jax.random.key(seed))
+    function, params = MODELS[model_name](
+        1 if case.metric.couples_samples else entries, jax.random.key(seed)
+    )
     likelihood = isinstance(case.metric, pb.metric.AbstractLikelihood) and targets is not None
-    problem = pb.Composite(lambda p, x: decode(case.metric, base, function(p, x)), None if likelihood else smooth_loss, case.metric)
+    problem = pb.Composite(
+        lambda p, x: decode(case.metric, base, function(p, x)),
+        None if likelihood else smooth_loss,
+        case.metric,
+    )
     stacked = jax.tree.map(lambda y: jnp.broadcast_to(y[None], (SAMPLES, *y.shape)), targets)
     return testing.Example(problem, params, (normal(SAMPLES, INPUTS, seed=seed + 1), stacked))
 

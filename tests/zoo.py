@@ -1,5 +1,6 @@
-"""Models for the structure walk: `ZOO[name]() -> Animal`, each on samples of inputs, each with the leaves that must be left to automatic
-differentiation. A leaf is named by its place among the floating leaves of the parameters.
+"""Models for the structure walk: `ZOO[name]() -> Animal`, each on samples of inputs, each with the
+leaves that must be left to automatic differentiation. A leaf is named by its place among the
+floating leaves of the parameters.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,10 @@ N = 5
 
 def arrays(*shapes, seed=0):
     rng = np.random.default_rng(seed)
-    return [jnp.asarray(rng.standard_normal(shape) / max(1, np.sqrt(shape[0] if shape else 1))) for shape in shapes]
+    return [
+        jnp.asarray(rng.standard_normal(shape) / max(1, np.sqrt(shape[0] if shape else 1)))
+        for shape in shapes
+    ]
 
 
 def inputs(*shape):
@@ -51,7 +55,9 @@ def one(name, *shapes, x=(4,), free=()):
     """The same for a model of one sample."""
 
     def register(model):
-        ZOO[name] = lambda: Animal(jax.vmap(model, (None, 0)), arrays(*shapes), inputs(*x), frozenset(free))
+        ZOO[name] = lambda: Animal(
+            jax.vmap(model, (None, 0)), arrays(*shapes), inputs(*x), frozenset(free)
+        )
         return model
 
     return register
@@ -183,27 +189,38 @@ def in_blocks(p, x):
 
 @animal("convolution in two dimensions", (3, 3, 2, 4), (4,), (4, 3), x=(6, 6, 2), free=(1,))
 def conv_2d(p, x):
-    h = jax.lax.conv_general_dilated(x, p[0], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    h = jax.lax.conv_general_dilated(
+        x, p[0], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
     return jnp.tanh(h + p[1]).mean((1, 2)) @ p[2]
 
 
 @animal("convolution in one dimension, dilated", (4, 2, 3), (4, 3), x=(2, 9))
 def conv_1d(p, x):
-    h = jax.lax.conv_general_dilated(x, p[0], (1,), [(1, 2)], rhs_dilation=(2,), dimension_numbers=("NCH", "OIH", "NCH"))
+    h = jax.lax.conv_general_dilated(
+        x, p[0], (1,), [(1, 2)], rhs_dilation=(2,), dimension_numbers=("NCH", "OIH", "NCH")
+    )
     return jnp.tanh(h).mean(2) @ p[1]
 
 
 @animal("transposed convolution", (3, 3, 4, 2), x=(4, 4, 2))
 def conv_transposed(p, x):
     h = jax.lax.conv_general_dilated(
-        x, p[0], (1, 1), [(2, 1), (2, 1)], lhs_dilation=(2, 2), dimension_numbers=("NHWC", "HWOI", "NHWC")
+        x,
+        p[0],
+        (1, 1),
+        [(2, 1), (2, 1)],
+        lhs_dilation=(2, 2),
+        dimension_numbers=("NHWC", "HWOI", "NHWC"),
     )
     return jnp.tanh(h).mean((1, 2))
 
 
 @animal("grouped convolution", (3, 3, 1, 4), x=(6, 6, 2), free=(0,))
 def conv_grouped(p, x):
-    h = jax.lax.conv_general_dilated(x, p[0], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=2)
+    h = jax.lax.conv_general_dilated(
+        x, p[0], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=2
+    )
     return jnp.tanh(h).mean((1, 2))
 
 
@@ -216,14 +233,21 @@ def embedded(p, x):
 
 
 ZOO["embedding"] = lambda: Animal(embedded, arrays((9, 6), (6, 3)), tokens(9, 2))
-ZOO["embedding, long sequence"] = lambda: Animal(embedded, arrays((9, 6), (6, 3)), tokens(9, 12), frozenset({0}))
+ZOO["embedding, long sequence"] = lambda: Animal(
+    embedded, arrays((9, 6), (6, 3)), tokens(9, 12), frozenset({0})
+)
 ZOO["embedding by take, out of bounds"] = lambda: Animal(
-    lambda p, x: jnp.nan_to_num(jnp.tanh(jnp.take(p[0], x + 2, axis=0, mode="fill", fill_value=0.5).mean(1) @ p[1])),
+    lambda p, x: jnp.nan_to_num(
+        jnp.tanh(jnp.take(p[0], x + 2, axis=0, mode="fill", fill_value=0.5).mean(1) @ p[1])
+    ),
     arrays((9, 6), (6, 3)),
     tokens(9, 2),
 )
 ZOO["embedding tied with the output"] = lambda: Animal(
-    lambda p, x: jnp.tanh(p[0][x].mean(1) @ p[1]) @ p[0].T, arrays((9, 6), (6, 6)), tokens(9, 2), frozenset({0})
+    lambda p, x: jnp.tanh(p[0][x].mean(1) @ p[1]) @ p[0].T,
+    arrays((9, 6), (6, 6)),
+    tokens(9, 2),
+    frozenset({0}),
 )
 
 
@@ -237,7 +261,9 @@ def recurrent(p, x):
 
 @one("scan over time", (4, 4), (3, 4), (4,), (4, 2), x=(3, 3), free=(2,))
 def scan(p, x):
-    h, _ = jax.lax.scan(lambda h, x: (jnp.tanh(h @ p[0] + (x @ p[1] + p[2])), None), jnp.zeros(4), x, reverse=True)
+    h, _ = jax.lax.scan(
+        lambda h, x: (jnp.tanh(h @ p[0] + (x @ p[1] + p[2])), None), jnp.zeros(4), x, reverse=True
+    )
     return h @ p[3]
 
 
@@ -268,7 +294,9 @@ def counted_loop(p, x):
 
 @animal("branches", (4, 3), (4, 3), free=(0, 1))
 def branches(p, x):
-    return jax.vmap(lambda x: jax.lax.cond(x[0] > 0, lambda x: x @ p[0], lambda x: jnp.sin(x @ p[1]), x))(x)
+    return jax.vmap(
+        lambda x: jax.lax.cond(x[0] > 0, lambda x: x @ p[0], lambda x: jnp.sin(x @ p[1]), x)
+    )(x)
 
 
 @animal("remat", (4, 6), (6, 3))
@@ -281,7 +309,9 @@ def half_gradient(w, x):
     return x @ w
 
 
-half_gradient.defvjp(lambda w, x: (x @ w, (w, x)), lambda saved, c: (0.5 * saved[1].T @ c, c @ saved[0].T))
+half_gradient.defvjp(
+    lambda w, x: (x @ w, (w, x)), lambda saved, c: (0.5 * saved[1].T @ c, c @ saved[0].T)
+)
 
 
 @animal("derivative rule around a weight", (4, 6), (6, 3), free=(0,))
@@ -311,7 +341,11 @@ def reverse_laplacian(p, x):
     return jnp.trace(jax.hessian(lambda x: (jnp.tanh(x @ p[0] + p[1]) @ p[2])[0])(x))
 
 
-ZOO["equinox"] = lambda: Animal(lambda p, x: jax.vmap(p)(x), eqx.nn.MLP(4, 3, 6, 2, key=jax.random.key(0), dtype=float), inputs(4))
+ZOO["equinox"] = lambda: Animal(
+    lambda p, x: jax.vmap(p)(x),
+    eqx.nn.MLP(4, 3, 6, 2, key=jax.random.key(0), dtype=float),
+    inputs(4),
+)
 
 
 def linen():

@@ -1,1 +1,3 @@
-"""One adapter a library. Each has `PACKAGES`, whose versions are recorded, and `build(workload, approach) -> Approach`."""
+"""One adapter a library. Each has `PACKAGES`, whose versions are recorded, and `build(workload,
+approach) -> Approach`.
+"""

@@ -1,18 +1,23 @@
-"""The floor: the matrix products and the factorisation that the structured algorithm cannot avoid, as BLAS and LAPACK calls of their very shapes.
+"""The floor: the matrix products and the factorisation that the structured algorithm cannot avoid,
+as BLAS and LAPACK calls of their very shapes.
 
-With m = N q rows (q = C - 1 for a softmax), layers z = x W of `inputs` a and `outputs` b met at T positions of each sample, in the dtype
-of the workload:
+With m = N q rows (q = C - 1 for a softmax), layers z = x W of `inputs` a and `outputs` b met at T
+positions of each sample, in the dtype of the workload:
 
-- forward: T N × a × b; to the taps, for every row: T m × b × a, from the second layer on; the last pull Aᵀy: backward and the weights' gradient;
+- forward: T N × a × b; to the taps, for every row: T m × b × a, from the second layer on; the last
+    pull Aᵀy: backward and the weights' gradient;
 - dual side (m < P), lower half only, each layer by the cheaper of
-    - T² pairs of positions, (X Xᵀ) ∘ (D Dᵀ): syrk N × a and m × b for T = 1, gemm for the pairs of different positions,
+    - T² pairs of positions, (X Xᵀ) ∘ (D Dᵀ): syrk N × a and m × b for T = 1, gemm for the pairs of
+        different positions,
     - its block of rows: T × a × b products for each row, then syrk m × (a + 1) b;
   then the Cholesky factorisation of m × m and two triangular solves;
-- primal side: outputs contracted before samples. With x xᵀ and D Dᵀ of each sample as rows, the block of two layers is one product over
-  the N samples; of a layer with itself, the lower half. Then Cholesky of P × P and two solves.
+- primal side: outputs contracted before samples. With x xᵀ and D Dᵀ of each sample as rows, the
+  block of two layers is one product over the N samples; of a layer with itself, the lower half.
+  Then Cholesky of P × P and two solves.
 
-Elementwise work, memory traffic between the calls and the contraction over outputs (primal) are free. It is a floor of this algorithm, not a proof
-that no other is faster. W5: one LU factorisation and the solves with M_{l+1} = W_l⁻¹ M_l W_{l+1}, for each layer, after the plain gradient.
+Elementwise work, memory traffic between the calls and the contraction over outputs (primal) are
+free. It is a floor of this algorithm, not a proof that no other is faster. W5: one LU factorisation
+and the solves with M_{l+1} = W_l⁻¹ M_l W_{l+1}, for each layer, after the plain gradient.
 """
 
 import numpy as np
@@ -50,12 +55,18 @@ class _Calls:
 
     def _operand(self, rows: int, columns: int) -> np.ndarray:
         if (rows, columns) not in self.operands:
-            self.operands[rows, columns] = np.asfortranarray(self.rng.standard_normal((rows, columns)).astype(self.dtype))
+            self.operands[rows, columns] = np.asfortranarray(
+                self.rng.standard_normal((rows, columns)).astype(self.dtype)
+            )
         return self.operands[rows, columns]
 
     def _gemm(self, a: int, b: int, c: int):
         blas = getattr(sl.blas, self.prefix + "gemm")
-        x, y, out = self._operand(a, b), self._operand(b, c), np.empty((a, c), self.dtype, order="F")
+        x, y, out = (
+            self._operand(a, b),
+            self._operand(b, c),
+            np.empty((a, c), self.dtype, order="F"),
+        )
         return timed(lambda: blas(1.0, x, y, c=out, overwrite_c=1))[1]
 
     def _syrk(self, n: int, k: int):
@@ -69,7 +80,10 @@ class _Calls:
         return a
 
     def _cholesky(self, n: int):
-        potrf, trsv = getattr(sl.lapack, self.prefix + "potrf"), getattr(sl.blas, self.prefix + "trsv")
+        potrf, trsv = (
+            getattr(sl.lapack, self.prefix + "potrf"),
+            getattr(sl.blas, self.prefix + "trsv"),
+        )
         a, y = self._positive(n), np.ones(n, self.dtype)
 
         def run():
@@ -86,7 +100,8 @@ def _dual(calls: _Calls, workload: Workload, layer: Layer):
     pairs = t * t * (n * n * a + m * m * b)
     rows = 2 * t * m * a * b + m * m * (a + 1) * b
     if pairs <= rows:
-        # Position p with p: symmetric. p with p' < p: the lower half of the sum of it and its transpose is one full product.
+        # Position p with p: symmetric. p with p' < p: the lower half of the sum of it and its
+        # transpose is one full product.
         calls.add("syrk", n, a, times=t)
         calls.add("syrk", m, b, times=t)
         calls.gemm(n, a, n, times=t * (t - 1) // 2)
@@ -150,7 +165,8 @@ def _product(workload: Workload, depth: int):
     def recursion():
         cotangent = product() - target
         factors = [sl.lapack.dgetrf(w)[:2] for w in layers_]
-        # Σ_l W_1…W_{l-1} V_l W_{l+1}…W_L = cotangent, each layer its L-th part: V_l = (W_1…W_{l-1})⁻¹ cotangent (W_{l+1}…W_L)⁻¹ / L.
+        # Σ_l W_1…W_{l-1} V_l W_{l+1}…W_L = cotangent, each layer its L-th part: V_l =
+        # (W_1…W_{l-1})⁻¹ cotangent (W_{l+1}…W_L)⁻¹ / L.
         current = cotangent.T
         for factor in factors[:0:-1]:
             current = sl.lapack.dgetrs(*factor, current, trans=1)[0]

@@ -1,7 +1,8 @@
 """NetKet: the dense Jacobian of log-amplitudes and its SR and minSR updates.
 
-NetKet differentiates scalar functions of one sample. The softmax Fisher metric is Σ over (x, c) of p(c|x)/N ∇log p(c|x) ∇log p(c|x)ᵀ, so
-every input appears C times, once with each class; the weights √(p/N) and the right-hand side dv, with Oᵀdv = g, are written here. Centring is off.
+NetKet differentiates scalar functions of one sample. The softmax Fisher metric is Σ over (x, c) of
+p(c|x)/N ∇log p(c|x) ∇log p(c|x)ᵀ, so every input appears C times, once with each class; the weights
+√(p/N) and the right-hand side dv, with Oᵀdv = g, are written here. Centring is off.
 """
 
 import jax
@@ -66,7 +67,12 @@ def build(name: str, approach: str) -> Approach:
         samples, weights, dv = prepare(params, batch)
         rows = weigh(nk.jax.jacobian(amplitude, params, samples, mode="real", dense=True), weights)
         found, _, _ = update(
-            rows, dv, diag_shift=workload.damping, solver_fn=nk.optimizer.solver.cholesky, mode="real", params_structure=params
+            rows,
+            dv,
+            diag_shift=workload.damping,
+            solver_fn=nk.optimizer.solver.cholesky,
+            mode="real",
+            params_structure=params,
         )
         return jax.block_until_ready(found)
 

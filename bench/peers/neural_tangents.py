@@ -1,6 +1,8 @@
-"""neural-tangents: its empirical kernel of the logits, (N, N, C, C), by structured derivatives or by Jacobian contraction.
+"""neural-tangents: its empirical kernel of the logits, (N, N, C, C), by structured derivatives or
+by Jacobian contraction.
 
-The whitening of the kernel by the softmax factor of rank C - 1, the Cholesky solve and the last pull are written here.
+The whitening of the kernel by the softmax factor of rank C - 1, the Cholesky solve and the last
+pull are written here.
 """
 
 import jax
@@ -32,7 +34,11 @@ def build(name: str, approach: str) -> Approach:
     params, batch = jax.tree_util.tree_map(jnp.asarray, make(workload))
     model = MODELS[workload.kind]
     kernel = nt.empirical_ntk_fn(
-        lambda params, x: model(params, x), trace_axes=(), diagonal_axes=(), vmap_axes=0, implementation=implementation
+        lambda params, x: model(params, x),
+        trace_axes=(),
+        diagonal_axes=(),
+        vmap_axes=0,
+        implementation=implementation,
     )
 
     def solve(params, batch):
@@ -40,8 +46,12 @@ def build(name: str, approach: str) -> Approach:
         z, pull = jax.vjp(lambda p: model(p, x), params)
         root, r = whitening(workload, z, y)
         m = r.size
-        white = jnp.einsum("nkab,naq,kbp->nqkp", kernel(x, None, params), root, root, optimize=True).reshape(m, m)
-        factor = jax.scipy.linalg.cho_factor(white + workload.damping * jnp.eye(m, dtype=white.dtype), lower=True)
+        white = jnp.einsum(
+            "nkab,naq,kbp->nqkp", kernel(x, None, params), root, root, optimize=True
+        ).reshape(m, m)
+        factor = jax.scipy.linalg.cho_factor(
+            white + workload.damping * jnp.eye(m, dtype=white.dtype), lower=True
+        )
         solved = jax.scipy.linalg.cho_solve(factor, r.ravel()).reshape(r.shape)
         return pull(jnp.einsum("naq,nq->na", root, solved))[0]
 

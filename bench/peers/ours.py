@@ -58,11 +58,15 @@ def _compiled(function, *args) -> Approach:
     def prepare():
         state["run"] = jax.jit(function).lower(*args).compile()
 
-    return Approach(lambda: jax.block_until_ready(state["run"](*args)), lambda out: flat(out), prepare)
+    return Approach(
+        lambda: jax.block_until_ready(state["run"](*args)), lambda out: flat(out), prepare
+    )
 
 
 def _gradients(workload: Workload, params, batch) -> Approach:
-    """A chain of gradients, each at a point that depends on the one before, so that none is hoisted."""
+    """A chain of gradients, each at a point that depends on the one before, so that none is
+    hoisted.
+    """
 
     def run(params, batch):
         def step(p, _):
@@ -81,9 +85,10 @@ def kernel_product(metric):
 
     - `metric`: the pullback metric at a point.
     """
+    from pullback._gram.structured import find, structured_factors
+
     from pullback._gram import product
     from pullback.solver._base import whiten
-    from pullback.solver._structured import find, structured_factors
 
     plan = find(whiten(metric, metric.inverse))
     if plan is None:
@@ -130,7 +135,8 @@ def build(name: str, approach: str) -> Approach:
     **Arguments:**
 
     - `name`: the workload.
-    - `approach`: `default`, `generic`, `krylov`, `dual`, `primal`, `svd`; `gradients`, `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
+    - `approach`: `default`, `generic`, `krylov`, `dual`, `primal`, `svd`; `gradients`,
+        `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
     """
     workload = find(name)
     jax.config.update("jax_enable_x64", workload.dtype == "float64")
@@ -149,7 +155,12 @@ def build(name: str, approach: str) -> Approach:
 
     def run(params, batch):
         return pb.natural_gradient(
-            composite, params, batch, inverse=pb.Tikhonov(workload.damping), solver=solver, throw=False
+            composite,
+            params,
+            batch,
+            inverse=pb.Tikhonov(workload.damping),
+            solver=solver,
+            throw=False,
         ).vector
 
     return _compiled(run, params, batch)

@@ -1,7 +1,8 @@
-"""PyTorch: the structured algorithm written by hand, the same through torch.func's Jacobian, and three libraries.
+"""PyTorch: the structured algorithm written by hand, the same through torch.func's Jacobian, and
+three libraries.
 
-- `structured`: X and D of each layer, K = Σ (X Xᵀ + 1) ∘ (D Dᵀ) with the softmax factor of rank C - 1, Cholesky; for m ≥ P outputs contracted
-  before samples;
+- `structured`: X and D of each layer, K = Σ (X Xᵀ + 1) ∘ (D Dᵀ) with the softmax factor of rank C -
+  1, Cholesky; for m ≥ P outputs contracted before samples;
 - `func`: per-sample Jacobians by torch.func, then A Aᵀ or AᵀA;
 - `curvlinops`: its GGN operator, SciPy's conjugate gradients;
 - `nngeometry`: its Gram matrix of the whitened outputs, or its dense Fisher matrix for m ≥ P;
@@ -77,7 +78,8 @@ def inputs(workload: Workload, batch):
 
 
 def canonical(tensors) -> np.ndarray:
-    """A vector on the parameters of the modules as one flat vector in the order and layout of the workload.
+    """A vector on the parameters of the modules as one flat vector in the order and layout of the
+    workload.
 
     **Arguments:**
 
@@ -102,10 +104,15 @@ def whitening(workload: Workload, z, y):
     root = p.sqrt()
     u = root.clone()
     u[:, -1] += 1
-    columns = torch.eye(classes, dtype=z.dtype)[:, :-1] - u[:, :, None] * u[:, None, :-1] / u[:, -1, None, None]
+    columns = (
+        torch.eye(classes, dtype=z.dtype)[:, :-1]
+        - u[:, :, None] * u[:, None, :-1] / u[:, -1, None, None]
+    )
     c = p.clone()
     c[torch.arange(n), y] -= 1
-    return root[:, :, None] * columns / n**0.5, torch.einsum("ncq,nc->nq", columns, c / root) / n**0.5
+    return root[:, :, None] * columns / n**0.5, torch.einsum(
+        "ncq,nc->nq", columns, c / root
+    ) / n**0.5
 
 
 def _cholesky_solve(gram, damping, b):
@@ -114,7 +121,9 @@ def _cholesky_solve(gram, damping, b):
 
 
 def _loss(workload: Workload, z, y):
-    return torch.nn.functional.cross_entropy(z, y) if workload.softmax else ((z - y) ** 2).mean() / 2
+    return (
+        torch.nn.functional.cross_entropy(z, y) if workload.softmax else ((z - y) ** 2).mean() / 2
+    )
 
 
 class _Taps:
@@ -145,18 +154,25 @@ def _structured_dual(workload: Workload, model, x, y):
     with torch.no_grad():
         taps = _Taps(workload, model, x, y)
         n, q = taps.r.shape
-        kernel, layer = torch.zeros(n * q, n * q, dtype=x.dtype), torch.empty(n * q, n * q, dtype=x.dtype)
+        kernel, layer = (
+            torch.zeros(n * q, n * q, dtype=x.dtype),
+            torch.empty(n * q, n * q, dtype=x.dtype),
+        )
         for a, d in zip(taps.inputs, taps.cotangents, strict=True):
             rows = d.reshape(n * q, -1)
             torch.mm(rows, rows.T, out=layer)
-            kernel.view(q, n, q, n).addcmul_(layer.view(q, n, q, n), (a @ a.T + 1)[None, :, None, :])
+            kernel.view(q, n, q, n).addcmul_(
+                layer.view(q, n, q, n), (a @ a.T + 1)[None, :, None, :]
+            )
         return taps.pull(_cholesky_solve(kernel, workload.damping, taps.r.T).view(q, n))
 
 
 def _structured_primal(workload: Workload, model, x, y, block: int = 1000):
     with torch.no_grad():
         taps = _Taps(workload, model, x, y)
-        widths = [(a.shape[1] + 1) * d.shape[2] for a, d in zip(taps.inputs, taps.cotangents, strict=True)]
+        widths = [
+            (a.shape[1] + 1) * d.shape[2] for a, d in zip(taps.inputs, taps.cotangents, strict=True)
+        ]
         starts = np.concatenate([[0], np.cumsum(widths)])
         gram = torch.zeros(int(starts[-1]), int(starts[-1]), dtype=x.dtype)
         n = len(x)
@@ -168,7 +184,9 @@ def _structured_primal(workload: Workload, model, x, y, block: int = 1000):
                     e = taps.cotangents[j]
                     left = (a[part, :, None] * augmented[j][part, None, :]).flatten(1)
                     right = torch.einsum("qna,qnb->nab", d[:, part], e[:, part]).flatten(1)
-                    found = (left.T @ right).view(a.shape[1], augmented[j].shape[1], d.shape[2], e.shape[2])
+                    found = (left.T @ right).view(
+                        a.shape[1], augmented[j].shape[1], d.shape[2], e.shape[2]
+                    )
                     target = gram[starts[i] : starts[i + 1], starts[j] : starts[j + 1]]
                     target += found.permute(2, 0, 3, 1).reshape(target.shape)
         for i in range(len(widths)):
@@ -176,7 +194,12 @@ def _structured_primal(workload: Workload, model, x, y, block: int = 1000):
                 rows, columns = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
                 gram[columns, rows] = gram[rows, columns].T
         pulled = taps.pull(taps.r.T)
-        g = torch.cat([torch.cat([w, b[:, None]], 1).ravel() for w, b in zip(pulled[::2], pulled[1::2], strict=True)])
+        g = torch.cat(
+            [
+                torch.cat([w, b[:, None]], 1).ravel()
+                for w, b in zip(pulled[::2], pulled[1::2], strict=True)
+            ]
+        )
         v = _cholesky_solve(gram, workload.damping, g)
         out = []
         for i, (a, d) in enumerate(zip(augmented, taps.cotangents, strict=True)):
@@ -227,8 +250,14 @@ def _curvlinops(workload: Workload, model, x, y):
     operator = GGNLinearOperator(model, loss, parameters, [(x, y)], check_deterministic=False)
     dtype = np.dtype(workload.dtype)
     export = operator.to_scipy(dtype=dtype)
-    g = torch.cat([p.ravel() for p in torch.autograd.grad(_loss(workload, model(x), y), parameters)]).numpy()
-    damped = LinearOperator(operator.shape, lambda v: scale * export.matvec(v.astype(dtype)) + workload.damping * v, dtype=dtype)
+    g = torch.cat(
+        [p.ravel() for p in torch.autograd.grad(_loss(workload, model(x), y), parameters)]
+    ).numpy()
+    damped = LinearOperator(
+        operator.shape,
+        lambda v: scale * export.matvec(v.astype(dtype)) + workload.damping * v,
+        dtype=dtype,
+    )
     rtol = 1e-6 if dtype == np.float32 else 1e-10
     v, _ = cg(damped, g, rtol=rtol, atol=0.0, maxiter=5000)
     return _unflatten(model, torch.tensor(v))
@@ -252,12 +281,16 @@ def _nngeometry(workload: Workload, model, x, y):
     with torch.no_grad():
         root, r = whitening(workload, model(x), y)
     loader = DataLoader(TensorDataset(x, root), batch_size=len(x))
-    gram = GramMatrix(model, loader, function=lambda x, root: torch.einsum("ncq,nc->nq", root, model(x)))
+    gram = GramMatrix(
+        model, loader, function=lambda x, root: torch.einsum("ncq,nc->nq", root, model(x))
+    )
     with torch.no_grad():
         m = workload.rows
         solved = _cholesky_solve(gram.data.view(m, m), workload.damping, r.T).view(r.T.shape).T
     z = model(x)
-    return torch.autograd.grad((torch.einsum("ncq,nc->nq", root, z) * solved).sum(), list(model.parameters()))
+    return torch.autograd.grad(
+        (torch.einsum("ncq,nc->nq", root, z) * solved).sum(), list(model.parameters())
+    )
 
 
 def _backpack(workload: Workload, model, x, y):
@@ -273,7 +306,8 @@ def _backpack(workload: Workload, model, x, y):
         v = torch.cat([p.sqrt_ggn_exact.flatten(2) for p in parameters], 2)
         v = v.flatten(0, 1)
         g = torch.cat([p.grad.ravel() for p in parameters])
-        # The root gives G = VᵀV without a lift of the loss: (G + λ)⁻¹ g = (g - Vᵀ (V Vᵀ + λ)⁻¹ V g)/λ.
+        # The root gives G = VᵀV without a lift of the loss: (G + λ)⁻¹ g = (g - Vᵀ (V Vᵀ + λ)⁻¹ V
+        # g)/λ.
         found = (g - v.T @ _cholesky_solve(v @ v.T, workload.damping, v @ g)) / workload.damping
         return _unflatten(model, found)
 

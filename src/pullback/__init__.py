@@ -1,11 +1,100 @@
 """Exact natural gradients of any differentiable model, overparametrised or not."""
 
-from ._lazy import attach
-from ._xla import secure
-
-secure()
-
-# The names are listed in __init__.pyi; JAX is imported with the first of them, so that `pullback --help` need not wait for it.
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+from . import constraint as constraint
+from . import event as event
+from . import inverse as inverse
+from . import linear as linear
+from . import metric as metric
+from . import momentum as momentum
+from . import pde as pde
+from . import plot as plot
+from . import solver as solver
+from . import step as step
+from . import testing as testing
+from ._base.results import RESULTS as RESULTS
+from ._base.tangent import CotangentVector as CotangentVector
+from ._base.tangent import TangentVector as TangentVector
+from ._descent.constrained import ConstrainedStep as ConstrainedStep
+from ._descent.constrained import constrained_step as constrained_step
+from ._descent.descent import DescentState as DescentState
+from ._descent.descent import NaturalGradientDescent as NaturalGradientDescent
+from ._descent.descent import Record as Record
+from ._descent.optax_face import OptaxState as OptaxState
+from ._descent.optax_face import as_optax as as_optax
+from ._fit.batches import minibatches as minibatches
+from ._fit.checkpoint import Checkpoints as Checkpoints
+from ._fit.checkpoint import FitWarning as FitWarning
+from ._fit.fit import Fit as Fit
+from ._fit.fit import FitError as FitError
+from ._fit.fit import Report as Report
+from ._fit.fit import fit as fit
+from ._fit.history import History as History
+from ._flow import AbstractClock as AbstractClock
+from ._flow import AbstractFlow as AbstractFlow
+from ._flow import EuclideanFlow as EuclideanFlow
+from ._flow import LogTime as LogTime
+from ._flow import MetricControl as MetricControl
+from ._flow import NaturalFlow as NaturalFlow
+from ._flow import NewtonFlow as NewtonFlow
+from ._flow import Time as Time
+from ._flow import Trajectory as Trajectory
+from ._flow import flow as flow
+from ._geometry.distance import Distance as Distance
+from ._geometry.distance import distance as distance
+from ._geometry.distance import line as line
+from ._geometry.examine import Examination as Examination
+from ._geometry.examine import Meeting as Meeting
+from ._geometry.examine import examine as examine
+from ._geometry.invariance import Invariance as Invariance
+from ._geometry.invariance import check_invariance as check_invariance
+from ._geometry.reparametrisation import AbstractReparametrisation as AbstractReparametrisation
+from ._geometry.reparametrisation import Affine as Affine
+from ._geometry.reparametrisation import Cubic as Cubic
+from ._geometry.reparametrisation import Exponential as Exponential
+from ._geometry.reparametrisation import Reparametrisation as Reparametrisation
+from ._geometry.reparametrisation import Units as Units
+from ._geometry.reparametrisation import Warp as Warp
+from ._geometry.reparametrisation import random_reparametrisation as random_reparametrisation
+from ._geometry.reparametrisation import reparametrise as reparametrise
+from ._geometry.tangent_kernel import TangentKernel as TangentKernel
+from ._geometry.tangent_kernel import natural_ntk as natural_ntk
+from ._geometry.tangent_kernel import ntk as ntk
+from ._natural.differential import differential as differential
+from ._natural.natural_gradient import NaturalGradient as NaturalGradient
+from ._natural.natural_gradient import natural_gradient as natural_gradient
+from ._natural.natural_gradient import pullback as pullback
+from ._natural.outcome import PrecisionWarning as PrecisionWarning
+from ._natural.stats import Stats as Stats
+from ._problem.composite import Composite as Composite
+from ._problem.measure import AbstractMeasure as AbstractMeasure
+from ._problem.measure import Mean as Mean
+from ._problem.measure import Sum as Sum
+from ._problem.measure import Weights as Weights
+from ._proximal import AbstractMirror as AbstractMirror
+from ._proximal import BregmanMirror as BregmanMirror
+from ._proximal import DivergenceMirror as DivergenceMirror
+from ._proximal import EuclideanMirror as EuclideanMirror
+from ._proximal import KLMirror as KLMirror
+from ._proximal import ProximalStep as ProximalStep
+from ._proximal import ReverseKLMirror as ReverseKLMirror
+from ._proximal import damped_newton_step as damped_newton_step
+from ._proximal import gauss_newton as gauss_newton
+from ._proximal import generalised_gauss_newton as generalised_gauss_newton
+from ._proximal import implicit_step as implicit_step
+from ._proximal import linearised_proximal_step as linearised_proximal_step
+from ._proximal import mirror_step as mirror_step
+from ._proximal import output_step as output_step
+from ._proximal import proximal_step as proximal_step
+from ._rows.pullback import PullbackMetric as PullbackMetric
+from .inverse import AbstractInverse as AbstractInverse
+from .inverse import MoorePenrose as MoorePenrose
+from .inverse import Tikhonov as Tikhonov
+from .inverse import TruncatedRank as TruncatedRank
+from .momentum import AbstractMomentum as AbstractMomentum
+from .momentum import HeavyBall as HeavyBall
+from .momentum import Spring as Spring
+from .solver._plan import Plan as Plan
+from .solver._plan import Route as Route
+from .solver._plan import plan as plan
 
 __version__ = "0.1.0"

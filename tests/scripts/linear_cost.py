@@ -1,4 +1,6 @@
-"""What the closed forms of `pullback.linear` cost: ratios of the shortest times of one interleaved run, as JSON. Usage: linear_cost.py gradient|generic"""
+"""What the closed forms of `pullback.linear` cost: ratios of the shortest times of one interleaved
+run, as JSON. Usage: linear_cost.py gradient|generic
+"""
 
 import functools
 import json
@@ -8,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-# One core: XLA spreads the products of a gradient over all of them and LAPACK no factorisation, so that a ratio would depend on who else is there.
+# One core: XLA spreads the products of a gradient over all of them and LAPACK no factorisation, so
+# that a ratio would depend on who else is there.
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
@@ -36,7 +39,10 @@ def interleaved(functions, repeats):
 
 def near_identity(rng, size, depth):
     """Well-conditioned square factors."""
-    return tuple(jnp.asarray(np.eye(size) + 0.3 * rng.standard_normal((size, size)) / np.sqrt(size)) for _ in range(depth))
+    return tuple(
+        jnp.asarray(np.eye(size) + 0.3 * rng.standard_normal((size, size)) / np.sqrt(size))
+        for _ in range(depth)
+    )
 
 
 def product(factors):
@@ -54,7 +60,9 @@ def next_to_a_gradient(rng, size=100):
         for name, method in (("split", model.split), ("exact", model.natural_gradient)):
             calls[name] = functools.partial(jax.jit(method), factors, target)
         seconds = interleaved(calls, 200)
-        found[depth] = {name: round(seconds[name] / seconds["gradient"], 2) for name in ("split", "exact")}
+        found[depth] = {
+            name: round(seconds[name] / seconds["gradient"], 2) for name in ("split", "exact")
+        }
     return found
 
 
@@ -62,10 +70,16 @@ def next_to_the_generic_path(rng, size=40):
     """The ratio of the times, the difference of the vectors and the peak of the memory."""
     target, factors = jnp.asarray(rng.standard_normal((size, size))), near_identity(rng, size, 3)
     generic = pb.Composite(product, loss=lambda z: jnp.sum((z - target) ** 2) / 2)
-    theirs = jax.jit(lambda ws: pb.natural_gradient(generic, ws, solver=pb.solver.Dual(), throw=False).vector)
+    theirs = jax.jit(
+        lambda ws: pb.natural_gradient(generic, ws, solver=pb.solver.Dual(), throw=False).vector
+    )
     ours = jax.jit(pb.linear.MatrixProduct(3).natural_gradient)
-    seconds = interleaved({"generic": lambda: theirs(factors), "ours": lambda: ours(factors, target)}, 3)
-    a, b = (np.concatenate([np.ravel(w) for w in ws]) for ws in (ours(factors, target), theirs(factors)))
+    seconds = interleaved(
+        {"generic": lambda: theirs(factors), "ours": lambda: ours(factors, target)}, 3
+    )
+    a, b = (
+        np.concatenate([np.ravel(w) for w in ws]) for ws in (ours(factors, target), theirs(factors))
+    )
     # Not getrusage: the peak that it tells is inherited from the process that started this one.
     status = Path("/proc/self/status").read_text()
     peak = int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 2**20

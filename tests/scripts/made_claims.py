@@ -1,4 +1,6 @@
-"""A registry of claims made for tests of the machinery; what they do is told by files in the folder MADE_CLAIMS."""
+"""A registry of claims made for tests of the machinery; what they do is told by files in the folder
+MADE_CLAIMS.
+"""
 
 import os
 import signal
@@ -7,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pullback.papers import Claim, Measured, Verdict
-from pullback.papers._claim import Role, at_most
+from pullback_lab.papers import Claim, Measured, Verdict
+from pullback_lab.papers._claim import Role, at_most
 
 FOLDER = Path(os.environ.get("MADE_CLAIMS", "."))
 
@@ -21,7 +23,10 @@ def _count(name):
 def _good(budget, key):
     _count("good")
     rows = (at_most("error & <rest>", 1e-12, 1e-9), at_most("sane", 0.0, 1.0, Role.CONTROL))
-    return Measured(rows, {"x": np.arange(3.0), "bad": np.array([np.nan, np.inf]), "pair": (1, 2.5), "name": "line"})
+    return Measured(
+        rows,
+        {"x": np.arange(3.0), "bad": np.array([np.nan, np.inf]), "pair": (1, 2.5), "name": "line"},
+    )
 
 
 def _draw(data):
@@ -40,7 +45,9 @@ def _wrong(budget, key):
 
 def _corrected(budget, key):
     _count("corrected")
-    return Measured((at_most("as printed", 1.0, 1e-9), at_most("as meant", 0.0, 1e-9, Role.CORRECTED)))
+    return Measured(
+        (at_most("as printed", 1.0, 1e-9), at_most("as meant", 0.0, 1e-9, Role.CORRECTED))
+    )
 
 
 def _broken(budget, key):
@@ -65,9 +72,25 @@ def _slow(budget, key):
 def claims():
     """Name -> claim."""
     made = (
-        Claim("good", "ours", "page 1", "It holds & it is <measured>.", Verdict.HOLDS, _good, figure=_draw),
+        Claim(
+            "good",
+            "ours",
+            "page 1",
+            "It holds & it is <measured>.",
+            Verdict.HOLDS,
+            _good,
+            figure=_draw,
+        ),
         Claim("wrong", "ours", "page 2", "It is not so.", Verdict.HOLDS, _wrong),
-        Claim("corrected", "lecture", "page 3", "As printed.", Verdict.CORRECTED, _corrected, correction="As meant."),
+        Claim(
+            "corrected",
+            "lecture",
+            "page 3",
+            "As printed.",
+            Verdict.CORRECTED,
+            _corrected,
+            correction="As meant.",
+        ),
         Claim("broken", "lecture", "page 4", "It raises.", Verdict.HOLDS, _broken),
         Claim("dying", "lecture", "page 5", "It dies.", Verdict.HOLDS, _dying),
         Claim("slow", "depth", "page 6", "It takes long.", Verdict.HOLDS, _slow),

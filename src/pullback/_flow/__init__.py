@@ -1,12 +1,14 @@
-r"""Flows: \(\dot\theta = -v(\theta)\) for a natural, Euclidean or Newton field \(v\), integrated by diffrax."""
+r"""Flows: \(\dot\theta = -v(\theta)\) for a natural, Euclidean or Newton field \(v\), integrated by
+diffrax.
+"""
 
-from ._clock import AbstractClock as AbstractClock
-from ._clock import LogTime as LogTime
-from ._clock import Time as Time
-from ._control import MetricControl as MetricControl
-from ._integrate import flow as flow
-from ._kinds import AbstractFlow as AbstractFlow
-from ._kinds import EuclideanFlow as EuclideanFlow
-from ._kinds import NaturalFlow as NaturalFlow
-from ._kinds import NewtonFlow as NewtonFlow
-from ._trajectory import Trajectory as Trajectory
+from .clock import AbstractClock as AbstractClock
+from .clock import LogTime as LogTime
+from .clock import Time as Time
+from .fields import AbstractFlow as AbstractFlow
+from .fields import EuclideanFlow as EuclideanFlow
+from .fields import NaturalFlow as NaturalFlow
+from .fields import NewtonFlow as NewtonFlow
+from .integrate import flow as flow
+from .metric_controller import MetricControl as MetricControl
+from .trajectory import Trajectory as Trajectory

@@ -1,4 +1,5 @@
-r"""Parameter spaces that are not all of \(R^d\): a set \(C\), how deep inside it a point is, and three ways back.
+r"""Parameter spaces that are not all of \(R^d\): a set \(C\), how deep inside it a point is, and
+three ways back.
 
 | way back | the new point | under a reparametrisation \(\theta = f(\xi)\) |
 |---|---|---|
@@ -6,8 +7,9 @@ r"""Parameter spaces that are not all of \(R^d\): a set \(C\), how deep inside i
 | `Clipping` | each coordinate clipped to its interval | the same for increasing changes of single coordinates (units), if the bounds are changed with them; another for any \(f\) that mixes coordinates |
 | `Penalty` | no point moves back; its differential, a covector, joins the gradient | the same, to the order of the step, if the penalty is a function of the model; if it is one of the parameters, it stays the same *function* \(p \circ f\), but what of its differential is outside the range of \(G\) is dropped |
 
-A step that violates nothing is not touched, so that inside \(C\) all invariance is that of the step. `constraint(params)` has the signature of a
-`constraint=` of an optimiser: parameters in, parameters out.
+A step that violates nothing is not touched, so that inside \(C\) all invariance is that of the
+step. `constraint(params)` has the signature of a `constraint=` of an optimiser: parameters in,
+parameters out.
 """
 
 import abc
@@ -20,8 +22,8 @@ import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._tree import split
-from .._types import Covector, Params, Scalar
+from .._base.tree import split
+from .._base.types import Covector, Params, Scalar
 
 
 class AbstractConstraint(eqx.Module):
@@ -29,7 +31,8 @@ class AbstractConstraint(eqx.Module):
 
     @abc.abstractmethod
     def slack(self, params: Params) -> Scalar:
-        """How far inside: positive in the interior of C, zero on its boundary, negative outside; continuous.
+        """How far inside: positive in the interior of C, zero on its boundary, negative outside;
+        continuous.
 
         **Arguments:**
 
@@ -69,7 +72,9 @@ class AbstractConstraint(eqx.Module):
 
 
 class Clipping(AbstractConstraint):
-    """Every coordinate in [lower, upper]: weight clipping, which for a box is also the back-projection."""
+    """Every coordinate in [lower, upper]: weight clipping, which for a box is also the
+    back-projection.
+    """
 
     lower: Any
     upper: Any
@@ -84,7 +89,9 @@ class Clipping(AbstractConstraint):
         if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((lower, upper))):
             pairs = zip(jax.tree.leaves(lower), jax.tree.leaves(upper), strict=False)
             if not all(bool(jnp.all(jnp.asarray(a) <= jnp.asarray(b))) for a, b in pairs):
-                raise ValueError(f"Clipping(lower={lower!r}, upper={upper!r}): lower must not exceed upper.")
+                raise ValueError(
+                    f"Clipping(lower={lower!r}, upper={upper!r}): lower must not exceed upper."
+                )
         self.lower, self.upper = lower, upper
 
     def _bounds(self, moving):
@@ -97,18 +104,23 @@ class Clipping(AbstractConstraint):
     def slack(self, params):
         moving = split(params)[0]
         distance = lambda x, a, b: jnp.min(jnp.minimum(x - a, b - x))
-        return jnp.min(jnp.stack(jax.tree.leaves(jax.tree.map(distance, moving, *self._bounds(moving)))))
+        return jnp.min(
+            jnp.stack(jax.tree.leaves(jax.tree.map(distance, moving, *self._bounds(moving))))
+        )
 
     def __call__(self, params):
         moving, carried = split(params)
-        return eqx.combine(jax.tree.map(lambda x, a, b: jnp.clip(x, a, b), moving, *self._bounds(moving)), carried)
+        return eqx.combine(
+            jax.tree.map(lambda x, a, b: jnp.clip(x, a, b), moving, *self._bounds(moving)), carried
+        )
 
 
 class Simplex(AbstractConstraint):
     """Probability vectors: the last axis of every array is not negative and sums to one.
 
-    The slack is the smallest entry, once the sum is one up to rounding (else minus the distance of the sum from one). The step should stay in the
-    plane of sum one by itself: a natural gradient in probabilities does.
+    The slack is the smallest entry, once the sum is one up to rounding (else minus the distance of
+    the sum from one). The step should stay in the plane of sum one by itself: a natural gradient in
+    probabilities does.
     """
 
     def slack(self, params):
@@ -137,7 +149,8 @@ def _nearest_on_simplex(p: Array) -> Array:
 
 
 class PositiveDefinite(AbstractConstraint):
-    """Symmetric matrices (last two axes of every array) with eigenvalues of at least `floor`: covariance matrices.
+    """Symmetric matrices (last two axes of every array) with eigenvalues of at least `floor`:
+    covariance matrices.
 
     **Arguments:**
 
@@ -152,7 +165,11 @@ class PositiveDefinite(AbstractConstraint):
             size = jnp.max(jnp.abs(matrix))
             asymmetry = jnp.max(jnp.abs(matrix - transposed))
             least = jnp.min(jnp.linalg.eigvalsh((matrix + transposed) / 2)) - self.floor
-            return jnp.where(asymmetry <= jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size, least, jnp.minimum(least, -asymmetry))
+            return jnp.where(
+                asymmetry <= jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size,
+                least,
+                jnp.minimum(least, -asymmetry),
+            )
 
         return jnp.min(jnp.stack([one(x) for x in jax.tree.leaves(split(params)[0])]))
 
@@ -160,7 +177,9 @@ class PositiveDefinite(AbstractConstraint):
         def one(matrix):
             transposed = jnp.swapaxes(matrix, -1, -2)
             values, vectors = jnp.linalg.eigh((matrix + transposed) / 2)
-            nearest = (vectors * jnp.maximum(values, self.floor)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+            nearest = (vectors * jnp.maximum(values, self.floor)[..., None, :]) @ jnp.swapaxes(
+                vectors, -1, -2
+            )
             # A point of the set stays what it is, to the last bit.
             there = (values[..., 0] >= self.floor) & jnp.all(matrix == transposed, axis=(-2, -1))
             return jnp.where(there[..., None, None], matrix, nearest)
@@ -189,7 +208,8 @@ class At(AbstractConstraint):
 
 
 class Penalty(eqx.Module):
-    """strength · violation²/2: zero inside, and outside a covector that points back. Points may stay outside, the farther the weaker it is.
+    """strength · violation²/2: zero inside, and outside a covector that points back. Points may
+    stay outside, the farther the weaker it is.
 
     **Arguments:**
 

@@ -1,4 +1,6 @@
-"""Events that stop a flow: a number that changes sign, located on the dense output, or a condition that becomes true, noticed at the end of a step."""
+"""Events that stop a flow: a number that changes sign, located on the dense output, or a condition
+that becomes true, noticed at the end of a step.
+"""
 
 import abc
 from collections.abc import Callable
@@ -9,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._arguments import positive
-from .._composite import Batch, Composite
-from .._tree import structure
-from .._types import Params, Scalar
+from .._base.checks import positive
+from .._base.tree import structure
+from .._base.types import Params, Scalar
+from .._problem.composite import Batch, Composite
 
 
 class AbstractEvent(eqx.Module):
@@ -74,7 +76,9 @@ class GradientBelow(AbstractEvent):
             return problem.value(problem.outputs(eqx.combine(moving, carried), batch.inputs), batch)
 
         moving, carried = eqx.partition(params, eqx.is_inexact_array)
-        return _log_ratio(jnp.linalg.norm(structure(params).ravel(jax.grad(value)(moving))), self.level)
+        return _log_ratio(
+            jnp.linalg.norm(structure(params).ravel(jax.grad(value)(moving))), self.level
+        )
 
     @property
     def description(self):
@@ -86,7 +90,8 @@ class When(AbstractEvent):
 
     **Arguments:**
 
-    - `function`: `function(t, params)`, a real number whose fall through zero stops the flow, or a boolean.
+    - `function`: `function(t, params)`, a real number whose fall through zero stops the flow, or a
+        boolean.
     - `name`: what to call it in the message.
     """
 
@@ -102,21 +107,26 @@ class When(AbstractEvent):
 
 
 class RankChange(eqx.Module):
-    """The rank that the inverse sees changes, or the smallest kept singular value collapses on its way to zero.
+    """The rank that the inverse sees changes, or the smallest kept singular value collapses on its
+    way to zero.
 
-    A natural (or Newton) field is discontinuous, often unbounded, where the rank changes. A flow that runs into such a point gets there in
-    finite time with ever smaller steps; it is stopped before.
+    A natural (or Newton) field is discontinuous, often unbounded, where the rank changes. A flow
+    that runs into such a point gets there in finite time with ever smaller steps; it is stopped
+    before.
 
     **Arguments:**
 
-    - `collapse`: the factor by which the ratio of smallest to largest singular value falls below that of the start.
+    - `collapse`: the factor by which the ratio of smallest to largest singular value falls below
+        that of the start.
     """
 
     collapse: float = 1e-6
 
     def __check_init__(self):
         if not 0 <= self.collapse < 1:
-            raise ValueError(f"RankChange(collapse={self.collapse}): a factor in [0, 1), e.g. RankChange(1e-6).")
+            raise ValueError(
+                f"RankChange(collapse={self.collapse}): a factor in [0, 1), e.g. RankChange(1e-6)."
+            )
 
 
 def _log_ratio(value: Scalar, level: Any) -> Scalar:

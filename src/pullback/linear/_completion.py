@@ -1,20 +1,25 @@
-r"""References for matrix completion: the matrix of least nuclear norm through the observed entries, and the effective rank.
+r"""References for matrix completion: the matrix of least nuclear norm through the observed entries,
+and the effective rank.
 
-\[ \min \lVert\beta\rVert_* \ \text{subject to}\ \beta_\Omega = \text{target}_\Omega \qquad\text{dual:}\qquad \max \langle Y, \text{target}\rangle\ \text{subject to}\ \lVert Y\rVert_2 \le 1,\ Y = 0 \text{ off } \Omega. \]
+\[ \min \lVert\beta\rVert_* \ \text{subject to}\ \beta_\Omega = \text{target}_\Omega
+\qquad\text{dual:}\qquad \max \langle Y, \text{target}\rangle\ \text{subject to}\ \lVert Y\rVert_2
+\le 1,\ Y = 0 \text{ off } \Omega. \]
 
-By Douglas and Rachford's splitting: reflections at singular value thresholding and at the observations. The gap between the two values certifies the result.
+By Douglas and Rachford's splitting: reflections at singular value thresholding and at the
+observations. The gap between the two values certifies the result.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Scalar
+from .._base.types import Scalar
 from . import _check
 
 
 def effective_rank(matrix: Float[Array, "m n"]) -> Scalar:
-    """exp of the entropy of the singular values divided by their sum (Roy and Vetterli); zero for the zero matrix.
+    """exp of the entropy of the singular values divided by their sum (Roy and Vetterli); zero for
+    the zero matrix.
 
     **Arguments:**
 
@@ -28,9 +33,13 @@ def effective_rank(matrix: Float[Array, "m n"]) -> Scalar:
 
 
 def minimum_nuclear_norm(
-    target: Float[Array, "m n"], mask: Bool[Array, "m n"], tolerance: float = 1e-4, max_steps: int = 5000
+    target: Float[Array, "m n"],
+    mask: Bool[Array, "m n"],
+    tolerance: float = 1e-4,
+    max_steps: int = 5000,
 ) -> tuple[Float[Array, "m n"], Scalar]:
-    """The completion of least nuclear norm, and the gap between its norm and the dual's value, relative.
+    """The completion of least nuclear norm, and the gap between its norm and the dual's value,
+    relative.
 
     **Arguments:**
 
@@ -42,13 +51,21 @@ def minimum_nuclear_norm(
     target = _check.floating("target", target, 2)
     mask = jnp.asarray(mask)
     if mask.shape != target.shape or mask.dtype != bool:
-        raise ValueError(f"mask must hold booleans in the shape {target.shape} of target; got {mask.dtype}{mask.shape}.")
-    return _douglas_rachford(jnp.where(mask, target, 0), mask, jnp.asarray(tolerance, target.dtype), jnp.asarray(max_steps))
+        raise ValueError(
+            f"mask must hold booleans in the shape {target.shape} of target; got {mask.dtype}{mask.shape}."
+        )
+    return _douglas_rachford(
+        jnp.where(mask, target, 0),
+        mask,
+        jnp.asarray(tolerance, target.dtype),
+        jnp.asarray(max_steps),
+    )
 
 
 @jax.jit
 def _douglas_rachford(target, mask, tolerance, most):
-    # The step: of the order of the singular values, which thresholding at it halves; rescaled with the data.
+    # The step: of the order of the singular values, which thresholding at it halves; rescaled with
+    # the data.
     step = jnp.linalg.norm(target, 2) / 4 + jnp.finfo(target.dtype).tiny
 
     def observed(z):
@@ -62,7 +79,8 @@ def _douglas_rachford(target, mask, tolerance, most):
         z, _, _, count = carry
         x = observed(z)
         low = threshold(2 * x - z)
-        # At a fixed point (x - z)/step is a subgradient of the nuclear norm at x; made feasible, it bounds the optimum from below.
+        # At a fixed point (x - z)/step is a subgradient of the nuclear norm at x; made feasible, it
+        # bounds the optimum from below.
         y = jnp.where(mask, (x - z) / step, 0)
         bound = jnp.sum(y * target) / jnp.maximum(1, jnp.linalg.norm(y, 2))
         value = jnp.sum(jnp.linalg.svd(x, compute_uv=False))
@@ -71,5 +89,7 @@ def _douglas_rachford(target, mask, tolerance, most):
     def unfinished(carry):
         return (carry[2] > tolerance) & (carry[3] < most)
 
-    _, x, gap, _ = jax.lax.while_loop(unfinished, advance, (target, target, jnp.asarray(jnp.inf, target.dtype), jnp.asarray(0)))
+    _, x, gap, _ = jax.lax.while_loop(
+        unfinished, advance, (target, target, jnp.asarray(jnp.inf, target.dtype), jnp.asarray(0))
+    )
     return x, gap

@@ -1,14 +1,21 @@
-r"""What natural gradient flow does to a diagonal network of depth 2 where the data leave something open.
+r"""What natural gradient flow does to a diagonal network of depth 2 where the data leave something
+open.
 
-Along \(d_l = \frac{c_l}{s}\odot e\) with \(c_1 = w_2\), \(c_2 = w_1\) the imbalance \(\kappa = w_1^2 - w_2^2\) is conserved, so \(s^2 = w_1^2 + w_2^2 = \sqrt{4\beta^2 + \kappa^2}\), and
+Along \(d_l = \frac{c_l}{s}\odot e\) with \(c_1 = w_2\), \(c_2 = w_1\) the imbalance \(\kappa =
+w_1^2 - w_2^2\) is conserved, so \(s^2 = w_1^2 + w_2^2 = \sqrt{4\beta^2 + \kappa^2}\), and
 
 \[ \dot\beta = S^2X^\top\,(XS^2X^\top)^{-1}\,\dot s_X, \qquad s_X = X\beta. \]
 
-\(S^{-2} = \nabla^2\psi\) for the *hyperbolic entropy* \(\psi\), \(\nabla\psi(\beta) = \tfrac12\,\mathrm{asinh}(2\beta/|\kappa|)\). So \(\nabla\psi(\beta_t) - \nabla\psi(\beta_0)\) stays in the range of
-\(X^\top\): \(\beta_t\) is the Bregman projection of \(\beta_0\) on \(\{X\beta = s_X(t)\}\), the minimiser of \(D_\psi(\beta, \beta_0)\) there. As \(|\kappa|/|\beta|\) tends to zero \(\psi\) tends to
-a multiple of the \(\ell_1\) norm: from small weights, and at late times, the flow tends to the *interpolant of the labels of least \(\ell_1\) norm*, not to that of least \(\ell_2\) norm.
+\(S^{-2} = \nabla^2\psi\) for the *hyperbolic entropy* \(\psi\), \(\nabla\psi(\beta) =
+\tfrac12\,\mathrm{asinh}(2\beta/|\kappa|)\). So \(\nabla\psi(\beta_t) - \nabla\psi(\beta_0)\) stays
+in the range of \(X^\top\): \(\beta_t\) is the Bregman projection of \(\beta_0\) on \(\{X\beta =
+s_X(t)\}\), the minimiser of \(D_\psi(\beta, \beta_0)\) there. As \(|\kappa|/|\beta|\) tends to zero
+\(\psi\) tends to a multiple of the \(\ell_1\) norm: from small weights, and at late times, the flow
+tends to the *interpolant of the labels of least \(\ell_1\) norm*, not to that of least \(\ell_2\)
+norm.
 
-The projection is computed in its dual, \(\min_\nu \sum_j \frac{|\kappa_j|}{4}\cosh(2\theta_j) - \nu\cdot\text{target}\), \(\theta = \nabla\psi(\beta_0) + X^\top\nu\), by Newton's method.
+The projection is computed in its dual, \(\min_\nu \sum_j \frac{|\kappa_j|}{4}\cosh(2\theta_j) -
+\nu\cdot\text{target}\), \(\theta = \nabla\psi(\beta_0) + X^\top\nu\), by Newton's method.
 """
 
 import jax
@@ -19,23 +26,12 @@ from . import _check
 
 
 def imbalance(weights: Float[Array, "2 D"]) -> Float[Array, " D"]:
-    """|w₁² - w₂²|, conserved by the flow.
-
-    **Arguments:**
-
-    - `weights`: the two layers.
-    """
+    """|w₁² - w₂²|, conserved by the flow."""
     return jnp.abs((weights[0] - weights[1]) * (weights[0] + weights[1]))
 
 
 def entropy_gradient(beta: Float[Array, " D"], kappa: Float[Array, " D"]) -> Float[Array, " D"]:
-    """∇ψ(β) = asinh(2β/κ)/2.
-
-    **Arguments:**
-
-    - `beta`: coefficients.
-    - `kappa`: the imbalance, positive.
-    """
+    """∇ψ(β) = asinh(2β/κ)/2."""
     return jnp.arcsinh(2 * beta / kappa) / 2
 
 
@@ -46,7 +42,8 @@ def hyperbolic_projection(
     kappa: Float[Array, " D"],
     tolerance: float = 1e-10,
 ) -> Float[Array, " D"]:
-    r"""The Bregman projection of β in the hyperbolic entropy on the interpolants \(\{X\beta = \text{target}\}\).
+    r"""The Bregman projection of β in the hyperbolic entropy on the interpolants \(\{X\beta =
+    \text{target}\}\).
 
     **Arguments:**
 
@@ -61,8 +58,12 @@ def hyperbolic_projection(
     beta = _check.like("beta", beta, x.shape[1], "one a column of x").astype(x.dtype)
     kappa = _check.like("kappa", kappa, x.shape[1], "one a column of x").astype(x.dtype)
     if not bool(jnp.all(kappa > 0)):
-        raise ValueError("kappa must be positive: with |w1| = |w2| in a coordinate, its sign is fixed and the entropy is another.")
-    result, residual = _dual_newton(x, target, entropy_gradient(beta, kappa), kappa, jnp.asarray(tolerance, x.dtype))
+        raise ValueError(
+            "kappa must be positive: with |w1| = |w2| in a coordinate, its sign is fixed and the entropy is another."
+        )
+    result, residual = _dual_newton(
+        x, target, entropy_gradient(beta, kappa), kappa, jnp.asarray(tolerance, x.dtype)
+    )
     if not float(residual) <= max(tolerance, 1e-7):
         raise RuntimeError(
             f"the projection was not found: the logits are off by {float(residual):.3g}, relative. Are the rows of x independent?"
@@ -72,7 +73,9 @@ def hyperbolic_projection(
 
 @jax.jit
 def _dual_newton(x, target, start, kappa, tolerance):
-    """Newton's method with the longest change of θ limited; the dual is a sum of exponentials, in which a unit step is a factor e."""
+    """Newton's method with the longest change of θ limited; the dual is a sum of exponentials, in
+    which a unit step is a factor e.
+    """
     scale = jnp.max(jnp.abs(target))
 
     def point(nu):
@@ -90,7 +93,9 @@ def _dual_newton(x, target, start, kappa, tolerance):
         # The rows of X S as a least-squares problem: X S² Xᵀ is never formed.
         root = jnp.sqrt(kappa * jnp.cosh(2 * theta))
         r = jnp.linalg.qr((x * root[None, :]).T, mode="r")
-        change = jax.scipy.linalg.solve_triangular(r, jax.scipy.linalg.solve_triangular(r, residual, trans="T"))
+        change = jax.scipy.linalg.solve_triangular(
+            r, jax.scipy.linalg.solve_triangular(r, residual, trans="T")
+        )
         longest = jnp.max(jnp.abs(x.T @ change))
         change = change * jnp.minimum(1.0, 2.0 / jnp.maximum(longest, 1e-300))
         now, slope = dual(nu), residual @ change
@@ -99,7 +104,9 @@ def _dual_newton(x, target, start, kappa, tolerance):
             return size / 2
 
         def too_long(size):
-            return (dual(nu + size * change) > now - 1e-4 * size * slope + 1e-13 * jnp.abs(now)) & (size > 1e-6)
+            return (dual(nu + size * change) > now - 1e-4 * size * slope + 1e-13 * jnp.abs(now)) & (
+                size > 1e-6
+            )
 
         size = jax.lax.while_loop(too_long, shorter, jnp.asarray(1.0, x.dtype))
         nu = nu + size * change
@@ -108,5 +115,7 @@ def _dual_newton(x, target, start, kappa, tolerance):
     def unfinished(carry):
         return (carry[1] > tolerance) & (carry[2] < 400)
 
-    nu, residual, _ = jax.lax.while_loop(unfinished, step, (jnp.zeros_like(target), jnp.asarray(jnp.inf, x.dtype), jnp.asarray(0)))
+    nu, residual, _ = jax.lax.while_loop(
+        unfinished, step, (jnp.zeros_like(target), jnp.asarray(jnp.inf, x.dtype), jnp.asarray(0))
+    )
     return point(nu)[1], residual

@@ -1,14 +1,18 @@
-r"""Where natural gradient flow of logistic regression tends to on separable data: \(v = \lim_t \beta_t/t\).
+r"""Where natural gradient flow of logistic regression tends to on separable data: \(v = \lim_t
+\beta_t/t\).
 
-*Independent rows* (N ≤ D): every margin grows as t, \(\tilde X v = 1\), and with the Moore-Penrose inverse \(v = \tilde X^{+}1 = X^{+}y\), the ordinary
-least-squares solution of least norm.
+*Independent rows* (N ≤ D): every margin grows as t, \(\tilde X v = 1\), and with the Moore-Penrose
+inverse \(v = \tilde X^{+}1 = X^{+}y\), the ordinary least-squares solution of least norm.
 
-*Otherwise*, put \(u_i = t\,m_i\) into \(\min_\beta \sum_i \log(1 + e^{-u_i}) + e^{-t}q_i u_i\) (`_newton_flow.py`): a term \(e^{-u_i}\) is negligible against \(e^{-t}\) if
-\(m_i > 1\) and dominates it if \(m_i < 1\). What is left is a linear program,
+*Otherwise*, put \(u_i = t\,m_i\) into \(\min_\beta \sum_i \log(1 + e^{-u_i}) + e^{-t}q_i u_i\)
+(`_newton_flow.py`): a term \(e^{-u_i}\) is negligible against \(e^{-t}\) if \(m_i > 1\) and
+dominates it if \(m_i < 1\). What is left is a linear program,
 
-\[ v = \arg\min_v\ \sum_i q_i\,\tilde x_i \cdot v \quad\text{subject to}\quad \tilde x_i \cdot v \ge 1, \qquad q_i = \varphi(-u_i(0)), \]
+\[ v = \arg\min_v\ \sum_i q_i\,\tilde x_i \cdot v \quad\text{subject to}\quad \tilde x_i \cdot v \ge
+1, \qquad q_i = \varphi(-u_i(0)), \]
 
-which does not change under \(x \mapsto Ax,\ v \mapsto A^{-\top}v\): affine invariant, unlike any margin measured in a norm. If its solution is not unique, one of its vertices is returned.
+which does not change under \(x \mapsto Ax,\ v \mapsto A^{-\top}v\): affine invariant, unlike any
+margin measured in a norm. If its solution is not unique, one of its vertices is returned.
 """
 
 import numpy as np
@@ -19,18 +23,14 @@ from ._newton_flow import independent_rows
 
 
 def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """The limit of the flow over t.
-
-    **Arguments:**
-
-    - `x`: the rows, signed by their labels.
-    - `beta`: the start.
-    """
+    """The limit of the flow over t."""
     if independent_rows(x):
         return np.linalg.lstsq(x, np.ones(x.shape[0]), rcond=None)[0]
     q = expit(-(x @ beta))
     # A common factor of the costs changes nothing, and the solver measures them against 1e-7.
-    solution = linprog(x.T @ (q / q.max()), A_ub=-x, b_ub=-np.ones(x.shape[0]), bounds=(None, None), method="highs")
+    solution = linprog(
+        x.T @ (q / q.max()), A_ub=-x, b_ub=-np.ones(x.shape[0]), bounds=(None, None), method="highs"
+    )
     if solution.status == 2:
         raise ValueError(
             "x, y: no homogeneous linear classifier separates these data, so there is no limit direction; call flow(..., t)."

@@ -1,14 +1,19 @@
-r"""Logistic regression on labels ±1. With \(\tilde x_i = y_i x_i\), \(u = \tilde X\beta\) and \(\varphi\) the sigmoid,
+r"""Logistic regression on labels ±1. With \(\tilde x_i = y_i x_i\), \(u = \tilde X\beta\) and
+\(\varphi\) the sigmoid,
 
-\[ L = \sum_i \log(1 + e^{-u_i}), \qquad \nabla L = -\tilde X^\top \varphi(-u), \qquad F = \tilde X^\top \mathrm{diag}[\varphi(u)\varphi(-u)]\,\tilde X. \]
+\[ L = \sum_i \log(1 + e^{-u_i}), \qquad \nabla L = -\tilde X^\top \varphi(-u), \qquad F = \tilde
+X^\top \mathrm{diag}[\varphi(u)\varphi(-u)]\,\tilde X. \]
 
-Loss and Fisher matrix are both *sums* over samples (with both as means the natural gradient is the same; with one of each, it is N times too large).
+Loss and Fisher matrix are both *sums* over samples (with both as means the natural gradient is the
+same; with one of each, it is N times too large).
 
-*Natural gradient.* \(F d = \nabla L\) is the normal equation of \(\min_d \sum_i w_i (\tilde x_i \cdot d + (1 + e^{-u_i}))^2\), \(w = \varphi(u)\varphi(-u)\), because
-\(\varphi(-u)/w = 1/\varphi(u) = 1 + e^{-u}\). The factor \(e^{-u}\) that makes \(F\) and \(\nabla L\) vanish on data that are well separated is in the weights only,
-and `least_squares` takes weights of any spread.
+*Natural gradient.* \(F d = \nabla L\) is the normal equation of \(\min_d \sum_i w_i (\tilde x_i
+\cdot d + (1 + e^{-u_i}))^2\), \(w = \varphi(u)\varphi(-u)\), because \(\varphi(-u)/w = 1/\varphi(u)
+= 1 + e^{-u}\). The factor \(e^{-u}\) that makes \(F\) and \(\nabla L\) vanish on data that are well
+separated is in the weights only, and `least_squares` takes weights of any spread.
 
-*Newton flow.* \(F\) is also the Hessian, so along \(\dot\beta = -F^{+}\nabla L\) the gradient decays as \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\): see `_newton_flow.py`.
+*Newton flow.* \(F\) is also the Hessian, so along \(\dot\beta = -F^{+}\nabla L\) the gradient
+decays as \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\): see `_newton_flow.py`.
 """
 
 import equinox as eqx
@@ -17,21 +22,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Scalar
+from .._base.types import Scalar
 from . import _check
 from ._limit import limit_direction
 from ._newton_flow import newton_flow
-from ._population import gaussian_moments, gaussian_natural_gradient, log_fisher, sampled_natural_gradient
+from ._population import (
+    gaussian_moments,
+    gaussian_natural_gradient,
+    log_fisher,
+    sampled_natural_gradient,
+)
 from ._weighted import least_squares
 
 
 class Logistic(eqx.Module):
-    """Logistic regression: loss, Fisher matrices, exact natural gradient, natural gradient flow at any time, and where it tends to.
+    """Logistic regression: loss, Fisher matrices, exact natural gradient, natural gradient flow at
+    any time, and where it tends to.
 
-    `x` are inputs of shape `(N, D)`, `y` labels ±1 of shape `(N,)`, `beta` coefficients of shape `(D,)`, everywhere.
+    `x` are inputs of shape `(N, D)`, `y` labels ±1 of shape `(N,)`, `beta` coefficients of shape
+    `(D,)`, everywhere.
     """
 
-    def margins(self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]) -> Float[Array, " N"]:
+    def margins(
+        self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
+    ) -> Float[Array, " N"]:
         r"""\(u_i = y_i\,x_i \cdot \beta\).
 
         **Arguments:**
@@ -39,9 +53,14 @@ class Logistic(eqx.Module):
         - `beta`, `x`, `y`: coefficients, inputs and labels.
         """
         x, y = _check.samples(x, y)
-        return y * (x @ _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(x.dtype))
+        return y * (
+            x
+            @ _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(x.dtype)
+        )
 
-    def loss(self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]) -> Scalar:
+    def loss(
+        self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
+    ) -> Scalar:
         """The sum of log(1 + exp(-u)).
 
         **Arguments:**
@@ -50,7 +69,9 @@ class Logistic(eqx.Module):
         """
         return jnp.sum(jax.nn.softplus(-self.margins(beta, x, y)))
 
-    def gradient(self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]) -> Float[Array, " D"]:
+    def gradient(
+        self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
+    ) -> Float[Array, " D"]:
         """The differential of the loss.
 
         **Arguments:**
@@ -62,19 +83,25 @@ class Logistic(eqx.Module):
         return -(y * jax.nn.sigmoid(-u)) @ x
 
     def fisher(self, beta: Float[Array, " D"], x: Float[Array, "N D"]) -> Float[Array, "D D"]:
-        """The Fisher matrix summed over inputs: the sample Fisher matrix for those of the data, a Monte-Carlo estimate of M times the
-        population's for M others. For looking at: nothing here inverts it.
+        """The Fisher matrix summed over inputs: the sample Fisher matrix for those of the data, a
+        Monte-Carlo estimate of M times the population's for M others. For looking at: nothing here
+        inverts it.
 
         **Arguments:**
 
         - `beta`, `x`: coefficients and inputs.
         """
         x = _check.floating("x", x, 2)
-        u = x @ _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(x.dtype)
+        u = x @ _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(
+            x.dtype
+        )
         return (x.T * jnp.exp(log_fisher(u))[None, :]) @ x
 
-    def natural_gradient(self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]) -> Float[Array, " D"]:
-        """F⁺∇L, exact for logits of any spread; it overflows only where it is itself larger than the largest number (logits below -700).
+    def natural_gradient(
+        self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
+    ) -> Float[Array, " D"]:
+        """F⁺∇L, exact for logits of any spread; it overflows only where it is itself larger than
+        the largest number (logits below -700).
 
         **Arguments:**
 
@@ -85,25 +112,37 @@ class Logistic(eqx.Module):
         return least_squares(y[:, None] * x, log_fisher(u), jax.nn.softplus(-u), -jnp.ones_like(u))
 
     def flow(
-        self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"], t: float, tolerance: float = 1e-12
+        self,
+        beta: Float[Array, " D"],
+        x: Float[Array, "N D"],
+        y: Float[Array, " N"],
+        t: float,
+        tolerance: float = 1e-12,
     ) -> Float[Array, " D"]:
-        r"""The natural gradient flow from `beta` at time t, not by steps in time but as the solution of \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\).
+        r"""The natural gradient flow from `beta` at time t, not by steps in time but as the
+        solution of \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\).
 
         **Arguments:**
 
         - `beta`, `x`, `y`: the start and the data.
         - `t`: the time.
-        - `tolerance`: on the change of the logits in the last Newton step, relative to the largest of them (at least 1).
+        - `tolerance`: on the change of the logits in the last Newton step, relative to the largest
+            of them (at least 1).
         """
         x, y = _check.samples(x, y)
-        beta = _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(x.dtype)
+        beta = _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(
+            x.dtype
+        )
         signed = np.asarray(y[:, None] * x, float)
-        return jnp.asarray(newton_flow(np.asarray(beta, float), signed, _check.time(t), tolerance), x.dtype)
+        return jnp.asarray(
+            newton_flow(np.asarray(beta, float), signed, _check.time(t), tolerance), x.dtype
+        )
 
     def limit_direction(
         self, x: Float[Array, "N D"], y: Float[Array, " N"], beta: Float[Array, " D"] | None = None
     ) -> Float[Array, " D"]:
-        r"""The limit of \(\beta_t/t\) on separable data: \(X^+y\) if the rows of x are independent, else a linear program.
+        r"""The limit of \(\beta_t/t\) on separable data: \(X^+y\) if the rows of x are independent,
+        else a linear program.
 
         **Arguments:**
 
@@ -111,11 +150,18 @@ class Logistic(eqx.Module):
         - `beta`: the start; zero if left out. It matters to the linear program only.
         """
         x, y = _check.samples(x, y)
-        start = jnp.zeros(x.shape[1], x.dtype) if beta is None else _check.like("beta", beta, x.shape[1], "one a column of x")
-        return jnp.asarray(limit_direction(np.asarray(y[:, None] * x, float), np.asarray(start, float)), x.dtype)
+        start = (
+            jnp.zeros(x.shape[1], x.dtype)
+            if beta is None
+            else _check.like("beta", beta, x.shape[1], "one a column of x")
+        )
+        return jnp.asarray(
+            limit_direction(np.asarray(y[:, None] * x, float), np.asarray(start, float)), x.dtype
+        )
 
     def population_fisher(self, beta: Float[Array, " D"]) -> Float[Array, "D D"]:
-        r"""\(E[\varphi(s)\varphi(-s)\,xx^\top] = aI + (c - a)\,bb^\top\) for standard normal inputs, \(b = \beta/|\beta|\); per sample.
+        r"""\(E[\varphi(s)\varphi(-s)\,xx^\top] = aI + (c - a)\,bb^\top\) for standard normal
+        inputs, \(b = \beta/|\beta|\); per sample.
 
         **Arguments:**
 
@@ -139,7 +185,8 @@ class Logistic(eqx.Module):
         **Arguments:**
 
         - `beta`, `x`, `y`: coefficients, inputs and labels.
-        - `inputs`: a sample of the population, of at least D independent rows; standard normal inputs, in closed form, if left out.
+        - `inputs`: a sample of the population, of at least D independent rows; standard normal
+            inputs, in closed form, if left out.
         """
         gradient = self.gradient(beta, x, y)
         x, _ = _check.samples(x, y)

@@ -1,12 +1,16 @@
-r"""The classifiers that Euclidean gradient flow is known to tend to, as convex (or concave) programs.
+r"""The classifiers that Euclidean gradient flow is known to tend to, as convex (or concave)
+programs.
 
 \[ \min \lVert\beta\rVert_p \quad\text{subject to}\quad \tilde x_i \cdot \beta \ge 1. \]
 
-- `l2_margin`: the support vector machine without slack, a least-distance problem; by non-negative least squares (Lawson and Hanson): with \(E = [\tilde X\ \ 1]^\top\), \(f = (0, 1)\) and
-  \(r = E\hat z - f\) at \(\hat z = \arg\min_{z \ge 0}\lVert Ez - f\rVert\), \(\beta = -r_{1..D}/r_{D+1}\).
+- `l2_margin`: the support vector machine without slack, a least-distance problem; by non-negative
+  least squares (Lawson and Hanson): with \(E = [\tilde X\ \ 1]^\top\), \(f = (0, 1)\) and \(r =
+  E\hat z - f\) at \(\hat z = \arg\min_{z \ge 0}\lVert Ez - f\rVert\), \(\beta =
+  -r_{1..D}/r_{D+1}\).
 - `l1_margin`: a linear program in the positive and negative parts.
-- `lp_margin`, p < 1: concave in each orthant, so a minimum is at a vertex but there are many local ones. Iteratively reweighted \(\ell_1\) from the \(\ell_1\) solution and from random reweightings of it:
-  the best vertex found. No certificate that it is the global minimum.
+- `lp_margin`, p < 1: concave in each orthant, so a minimum is at a vertex but there are many local
+  ones. Iteratively reweighted \(\ell_1\) from the \(\ell_1\) solution and from random reweightings
+  of it: the best vertex found. No certificate that it is the global minimum.
 - `l2_interpolant` \(X^+y\), `l1_interpolant`: the shortest solutions of \(X\beta = y\).
 """
 
@@ -74,7 +78,8 @@ def l1_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Ar
 def lp_margin(
     x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"], p: float, starts: int = 8, seed: int = 0
 ) -> Float[Array, " D"]:
-    """The classifier of least ℓp quasi-norm found, 0 < p ≤ 1; p = 2/L belongs to a diagonal network of depth L ≥ 2.
+    """The classifier of least ℓp quasi-norm found, 0 < p ≤ 1; p = 2/L belongs to a diagonal network
+    of depth L ≥ 2.
 
     **Arguments:**
 
@@ -90,7 +95,9 @@ def lp_margin(
     rows, dtype = _signed(x, y)
     rng, best, least = np.random.default_rng(seed), None, np.inf
     for start in range(starts):
-        weights = np.ones(rows.shape[1]) if start == 0 else rng.exponential(size=rows.shape[1]) + 1e-3
+        weights = (
+            np.ones(rows.shape[1]) if start == 0 else rng.exponential(size=rows.shape[1]) + 1e-3
+        )
         value = np.inf
         while True:
             beta = _weighted_l1(rows, weights)
@@ -105,7 +112,9 @@ def lp_margin(
     return jnp.asarray(best, dtype)
 
 
-def l2_interpolant(x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
+def l2_interpolant(
+    x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]
+) -> Float[Array, " D"]:
     """X⁺ target: ordinary least squares, of least norm where N < D.
 
     **Arguments:**
@@ -118,7 +127,9 @@ def l2_interpolant(x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]) -
     return jnp.linalg.lstsq(x, target)[0]
 
 
-def l1_interpolant(x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
+def l1_interpolant(
+    x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]
+) -> Float[Array, " D"]:
     """The solution of Xβ = target of least ℓ1 norm.
 
     **Arguments:**
@@ -130,7 +141,11 @@ def l1_interpolant(x: Float[ArrayLike, "N D"], target: Float[ArrayLike, " N"]) -
     target = _check.like("target", target, x.shape[0], "one a row of x")
     rows = np.asarray(x, float)
     solution = linprog(
-        np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=np.asarray(target, float), bounds=(0, None), method="highs"
+        np.ones(2 * rows.shape[1]),
+        A_eq=np.hstack([rows, -rows]),
+        b_eq=np.asarray(target, float),
+        bounds=(0, None),
+        method="highs",
     )
     if solution.status == 2:
         raise ValueError("x, target: nothing interpolates the target; the rows of x are dependent.")

@@ -1,11 +1,13 @@
 r"""The natural gradient of a matrix product under the Fisher matrix of the observed entries.
 
-Let \(J_\Omega\) be the rows of the Jacobian at the observed entries \((i_a, j_a)\). Then \(\delta = J_\Omega^+r = J_\Omega^\top K_\Omega^{+}r\) with the kernel of the observations,
+Let \(J_\Omega\) be the rows of the Jacobian at the observed entries \((i_a, j_a)\). Then \(\delta =
+J_\Omega^+r = J_\Omega^\top K_\Omega^{+}r\) with the kernel of the observations,
 
 \[ (K_\Omega)_{ab} = \sum_l (P_l)_{i_ai_b}\,(Q_l)_{j_aj_b}, \]
 
-formed without the Jacobian. What \(\delta\) does to the entries that are not observed is decided by the norm on the factors: *here depth matters again*, though the inverse is that of Moore
-and Penrose and the metric is pulled back exactly.
+formed without the Jacobian. What \(\delta\) does to the entries that are not observed is decided by
+the norm on the factors: *here depth matters again*, though the inverse is that of Moore and Penrose
+and the metric is pulled back exactly.
 """
 
 import jax
@@ -15,18 +17,18 @@ from jaxtyping import Array, Float, Int
 from ._minimum_norm import Factors, partial_products, pull
 
 
-def observed_kernel(factors: Factors, rows: Int[Array, " O"], columns: Int[Array, " O"]) -> Float[Array, "O O"]:
-    """K_Ω.
-
-    **Arguments:**
-
-    - `factors`: the matrices.
-    - `rows`, `columns`: the observed entries.
-    """
+def observed_kernel(
+    factors: Factors, rows: Int[Array, " O"], columns: Int[Array, " O"]
+) -> Float[Array, "O O"]:
+    """K_Ω."""
     before, after = partial_products(factors)
     total = jnp.zeros((rows.size, rows.size), factors[0].dtype)
     for a, b in zip(before, after, strict=True):
-        left = a[rows] @ a[rows].T if a is not None else jnp.asarray(rows[:, None] == rows[None, :], factors[0].dtype)
+        left = (
+            a[rows] @ a[rows].T
+            if a is not None
+            else jnp.asarray(rows[:, None] == rows[None, :], factors[0].dtype)
+        )
         right = (
             b[:, columns].T @ b[:, columns]
             if b is not None
@@ -37,15 +39,10 @@ def observed_kernel(factors: Factors, rows: Int[Array, " O"], columns: Int[Array
 
 
 @jax.jit
-def masked_pseudoinverse(factors: Factors, r: Float[Array, " O"], rows: Int[Array, " O"], columns: Int[Array, " O"]) -> Factors:
-    r"""\(J_\Omega^+r\).
-
-    **Arguments:**
-
-    - `factors`: the matrices.
-    - `r`: a covector on the observed entries.
-    - `rows`, `columns`: the observed entries.
-    """
+def masked_pseudoinverse(
+    factors: Factors, r: Float[Array, " O"], rows: Int[Array, " O"], columns: Int[Array, " O"]
+) -> Factors:
+    r"""\(J_\Omega^+r\)."""
     k = observed_kernel(factors, rows, columns)
     lower = jnp.linalg.cholesky(k)
     pivots = jnp.diagonal(lower)
@@ -62,6 +59,12 @@ def masked_pseudoinverse(factors: Factors, r: Float[Array, " O"], rows: Int[Arra
         return basis @ (jnp.where(keep, 1 / jnp.where(keep, values, 1), 0) * (basis.T @ r))
 
     # A failed Cholesky factorisation is all NaN, for which the comparison is false.
-    weights = jax.lax.cond(jnp.min(pivots) ** 2 > 100 * cutoff * jnp.max(pivots) ** 2, regular, singular, None)
-    covector = jnp.zeros((factors[0].shape[0], factors[-1].shape[1]), k.dtype).at[rows, columns].set(weights)
+    weights = jax.lax.cond(
+        jnp.min(pivots) ** 2 > 100 * cutoff * jnp.max(pivots) ** 2, regular, singular, None
+    )
+    covector = (
+        jnp.zeros((factors[0].shape[0], factors[-1].shape[1]), k.dtype)
+        .at[rows, columns]
+        .set(weights)
+    )
     return pull(factors, covector)

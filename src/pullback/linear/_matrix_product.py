@@ -1,10 +1,12 @@
 r"""Deep matrix factorisation: \(\beta = W_1 \cdots W_L\), squared error on the observed entries.
 
-With \(A_l = W_1\cdots W_{l-1}\) and \(B_l = W_{l+1}\cdots W_L\) the Jacobian sends \((X_l)\) to \(\sum_l A_lX_lB_l\), its transpose \(M\) to \((A_l^\top MB_l^\top)_l\), and the kernel is
+With \(A_l = W_1\cdots W_{l-1}\) and \(B_l = W_{l+1}\cdots W_L\) the Jacobian sends \((X_l)\) to
+\(\sum_l A_lX_lB_l\), its transpose \(M\) to \((A_l^\top MB_l^\top)_l\), and the kernel is
 
 \[ K(M) = JJ^\top(M) = \sum_l A_lA_l^\top\,M\,B_l^\top B_l. \]
 
-The loss is \(\tfrac12\sum_{\text{observed}}(\beta - \text{target})^2\), its differential \(G = \text{mask}\odot(\beta - \text{target})\). Two Fisher matrices of \(\beta\) are in use, and differ:
+The loss is \(\tfrac12\sum_{\text{observed}}(\beta - \text{target})^2\), its differential \(G =
+\text{mask}\odot(\beta - \text{target})\). Two Fisher matrices of \(\beta\) are in use, and differ:
 that of all entries, the identity, and that of the observed ones, the mask.
 
 | | natural gradient in the factors |
@@ -13,8 +15,10 @@ that of all entries, the identity, and that of the observed ones, the mask.
 | observed entries | \((\text{mask}\odot J)^+G\): `masked_natural_gradient`, in `_masked.py` |
 | the split formula | \(\frac1L A_l^+GB_l^+\): `split` |
 
-The split formula solves \(J_lX_l = G/L\) layer by layer. It is *a* solution of \(JX = G\) if every \(A_l\) has full row rank and every \(B_l\) full column rank, never the shortest one
-unless the factors are orthogonal up to scale, and no natural gradient otherwise (bottlenecks, a singular factor).
+The split formula solves \(J_lX_l = G/L\) layer by layer. It is *a* solution of \(JX = G\) if every
+\(A_l\) has full row rank and every \(B_l\) full column rank, never the shortest one unless the
+factors are orthogonal up to scale, and no natural gradient otherwise (bottlenecks, a singular
+factor).
 """
 
 from collections.abc import Sequence
@@ -26,19 +30,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Scalar
+from .._base.types import Scalar
 from . import _check
 from ._masked import masked_pseudoinverse
 from ._minimum_norm import Factors, kernel, minimum_norm, partial_products, pull, push
 
 
 class MatrixProduct(eqx.Module):
-    r"""A product of matrices. `factors` is a sequence of `depth` matrices, `target` a matrix like the product, `mask` one of booleans, all true if left out.
+    r"""A product of matrices. `factors` is a sequence of `depth` matrices, `target` a matrix like
+    the product, `mask` one of booleans, all true if left out.
 
     **Arguments:**
 
     - `depth`: the number of factors.
-    - `shapes`: the dimensions \((D_0, \ldots, D_L)\), factor l of shape \((D_{l-1}, D_l)\); anything that fits together if left out.
+    - `shapes`: the dimensions \((D_0, \ldots, D_L)\), factor l of shape \((D_{l-1}, D_l)\);
+        anything that fits together if left out.
     """
 
     depth: int = eqx.field(static=True)
@@ -74,7 +80,9 @@ class MatrixProduct(eqx.Module):
         product = push(factors)
         target = _check.floating("target", target, 2).astype(product.dtype)
         if target.shape != product.shape:
-            raise ValueError(f"target must have the shape {product.shape} of the product, got {target.shape}.")
+            raise ValueError(
+                f"target must have the shape {product.shape} of the product, got {target.shape}."
+            )
         return jnp.where(self._mask(mask, product.shape), product - target, 0)
 
     def _mask(self, mask, shape):
@@ -96,7 +104,10 @@ class MatrixProduct(eqx.Module):
         return push(self._factors(factors))
 
     def loss(
-        self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"] | None = None
+        self,
+        factors: Sequence[Float[Array, "..."]],
+        target: Float[Array, "m n"],
+        mask: Bool[Array, "m n"] | None = None,
     ) -> Scalar:
         """Half the squared error on the observed entries.
 
@@ -107,7 +118,10 @@ class MatrixProduct(eqx.Module):
         return jnp.sum(self._covector(self._factors(factors), target, mask) ** 2) / 2
 
     def gradient(
-        self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"] | None = None
+        self,
+        factors: Sequence[Float[Array, "..."]],
+        target: Float[Array, "m n"],
+        mask: Bool[Array, "m n"] | None = None,
     ) -> Factors:
         """The differential of the loss in the factors.
 
@@ -119,9 +133,13 @@ class MatrixProduct(eqx.Module):
         return pull(checked, self._covector(checked, target, mask))
 
     def split(
-        self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"] | None = None
+        self,
+        factors: Sequence[Float[Array, "..."]],
+        target: Float[Array, "m n"],
+        mask: Bool[Array, "m n"] | None = None,
     ) -> Factors:
-        """The split formula, A_l⁺ G B_l⁺ / L, as a candidate for a natural gradient: see the module for when it is one.
+        """The split formula, A_l⁺ G B_l⁺ / L, as a candidate for a natural gradient: see the module
+        for when it is one.
 
         **Arguments:**
 
@@ -151,14 +169,19 @@ class MatrixProduct(eqx.Module):
         return minimum_norm(checked, self._covector(checked, target, mask), throw)
 
     def masked_natural_gradient(
-        self, factors: Sequence[Float[Array, "..."]], target: Float[Array, "m n"], mask: Bool[Array, "m n"]
+        self,
+        factors: Sequence[Float[Array, "..."]],
+        target: Float[Array, "m n"],
+        mask: Bool[Array, "m n"],
     ) -> Factors:
-        """The shortest natural gradient in the factors for the Fisher matrix of the observed entries.
+        """The shortest natural gradient in the factors for the Fisher matrix of the observed
+        entries.
 
         **Arguments:**
 
         - `factors`, `target`: the matrices and the matrix to fit.
-        - `mask`: where it is observed; concrete, for the number of observations is a size. The kernel of the observations is formed.
+        - `mask`: where it is observed; concrete, for the number of observations is a size. The
+            kernel of the observations is formed.
         """
         checked = self._factors(factors)
         if isinstance(mask, jax.core.Tracer):
@@ -167,10 +190,15 @@ class MatrixProduct(eqx.Module):
         rows, columns = np.nonzero(np.asarray(mask))
         if rows.size == 0:
             raise ValueError("mask observes no entry; set at least one to True.")
-        return masked_pseudoinverse(checked, g[rows, columns], jnp.asarray(rows), jnp.asarray(columns))
+        return masked_pseudoinverse(
+            checked, g[rows, columns], jnp.asarray(rows), jnp.asarray(columns)
+        )
 
-    def fisher(self, factors: Sequence[Float[Array, "..."]], mask: Bool[Array, "m n"] | None = None) -> Float[Array, "P P"]:
-        """The Fisher matrix in the factors, flattened one after the other: of all entries, or of the observed ones. Dense, for small sizes.
+    def fisher(
+        self, factors: Sequence[Float[Array, "..."]], mask: Bool[Array, "m n"] | None = None
+    ) -> Float[Array, "P P"]:
+        """The Fisher matrix in the factors, flattened one after the other: of all entries, or of
+        the observed ones. Dense, for small sizes.
 
         **Arguments:**
 
@@ -181,13 +209,19 @@ class MatrixProduct(eqx.Module):
         before, after = partial_products(checked)
         eye = lambda a, size: jnp.eye(size, dtype=checked[0].dtype) if a is None else a
         m, n = checked[0].shape[0], checked[-1].shape[1]
-        blocks = [jnp.einsum("ia,bj->ijab", eye(a, m), eye(b, n)).reshape(m * n, -1) for a, b in zip(before, after, strict=True)]
+        blocks = [
+            jnp.einsum("ia,bj->ijab", eye(a, m), eye(b, n)).reshape(m * n, -1)
+            for a, b in zip(before, after, strict=True)
+        ]
         j = jnp.concatenate(blocks, axis=1)
         seen = jnp.ravel(self._mask(mask, (m, n))).astype(j.dtype)
         return (j * seen[:, None]).T @ j
 
-    def ntk(self, factors: Sequence[Float[Array, "..."]], row: int, column: int) -> Float[Array, "m n"]:
-        """How all entries of β move under Euclidean gradient flow in the factors in answer to a unit of -∂L/∂β at one entry: K(e_ij).
+    def ntk(
+        self, factors: Sequence[Float[Array, "..."]], row: int, column: int
+    ) -> Float[Array, "m n"]:
+        """How all entries of β move under Euclidean gradient flow in the factors in answer to a
+        unit of -∂L/∂β at one entry: K(e_ij).
 
         **Arguments:**
 
@@ -197,8 +231,11 @@ class MatrixProduct(eqx.Module):
         checked = self._factors(factors)
         return kernel(checked, self._unit(checked, row, column))
 
-    def natural_ntk(self, factors: Sequence[Float[Array, "..."]], row: int, column: int) -> Float[Array, "m n"]:
-        """The same under natural gradient flow, Fisher matrix of all entries: J J⁺(e_ij), which is e_ij wherever J is onto.
+    def natural_ntk(
+        self, factors: Sequence[Float[Array, "..."]], row: int, column: int
+    ) -> Float[Array, "m n"]:
+        """The same under natural gradient flow, Fisher matrix of all entries: J J⁺(e_ij), which is
+        e_ij wherever J is onto.
 
         **Arguments:**
 
@@ -227,13 +264,20 @@ def _split(factors, g):
         return _split_by_pseudoinverses(factors, None, g)
     factorised = tuple(jax.lax.linalg.lu(w) for w in factors)
     pivots = jnp.abs(jnp.stack([jnp.diagonal(lu) for lu, _, _ in factorised]))
-    # An inverse is the pseudo-inverse, and its product that of the product, while no factor is near singular.
-    regular = jnp.all(jnp.min(pivots, axis=1) > 1e6 * jnp.finfo(g.dtype).eps * jnp.max(pivots, axis=1))
-    return jax.lax.cond(regular, _split_by_inverses, _split_by_pseudoinverses, factors, factorised, g)
+    # An inverse is the pseudo-inverse, and its product that of the product, while no factor is near
+    # singular.
+    regular = jnp.all(
+        jnp.min(pivots, axis=1) > 1e6 * jnp.finfo(g.dtype).eps * jnp.max(pivots, axis=1)
+    )
+    return jax.lax.cond(
+        regular, _split_by_inverses, _split_by_pseudoinverses, factors, factorised, g
+    )
 
 
 def _split_by_inverses(factors, factorised, g):
-    """X_1 = G B_1⁻¹, X_2 = W_1⁻¹ (G B_2⁻¹) from the way there, then X_{l+1} = W_l⁻¹ X_l W_{l+1}: the terms differ by one factor on either side."""
+    """X_1 = G B_1⁻¹, X_2 = W_1⁻¹ (G B_2⁻¹) from the way there, then X_{l+1} = W_l⁻¹ X_l W_{l+1}:
+    the terms differ by one factor on either side.
+    """
     right = [g]
     for lu in factorised[:0:-1]:
         right.append(_divided_right(lu, right[-1]))
@@ -246,7 +290,9 @@ def _split_by_inverses(factors, factorised, g):
 def _divided_left(factorised, g):
     """W⁻¹ G, from P W = L U."""
     lu, _, permutation = factorised
-    y = jax.lax.linalg.triangular_solve(lu, g[permutation], left_side=True, lower=True, unit_diagonal=True)
+    y = jax.lax.linalg.triangular_solve(
+        lu, g[permutation], left_side=True, lower=True, unit_diagonal=True
+    )
     return jax.lax.linalg.triangular_solve(lu, y, left_side=True)
 
 

@@ -1,15 +1,20 @@
 r"""Natural gradient flow of logistic regression at any time, by one convex problem.
 
-The Fisher matrix of \(L = \sum_i \log(1 + e^{-u_i})\), \(u = \tilde X\beta\), is the Hessian. So \(\frac{d}{dt}\nabla L(\beta_t) = F\dot\beta_t = -\nabla L(\beta_t)\) and
+The Fisher matrix of \(L = \sum_i \log(1 + e^{-u_i})\), \(u = \tilde X\beta\), is the Hessian. So
+\(\frac{d}{dt}\nabla L(\beta_t) = F\dot\beta_t = -\nabla L(\beta_t)\) and
 
-\[ \nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0) \iff \beta_t = \arg\min_\beta\ \sum_i \log(1 + e^{-u_i}) + e^{-t} q_i u_i, \qquad q_i = \varphi(-u_i(0)). \]
+\[ \nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0) \iff \beta_t = \arg\min_\beta\ \sum_i \log(1 +
+e^{-u_i}) + e^{-t} q_i u_i, \qquad q_i = \varphi(-u_i(0)). \]
 
-*Independent rows.* Then \(\varphi(-u_i(t)) = e^{-t} q_i\) for each i, that is \(\log(1 + e^{u_i(t)}) = t + \log(1 + e^{u_i(0)})\), and with the Moore-Penrose inverse
-\(\beta_t = \beta_0 + \tilde X^{+}(u(t) - u(0))\).
+*Independent rows.* Then \(\varphi(-u_i(t)) = e^{-t} q_i\) for each i, that is \(\log(1 +
+e^{u_i(t)}) = t + \log(1 + e^{u_i(0)})\), and with the Moore-Penrose inverse \(\beta_t = \beta_0 +
+\tilde X^{+}(u(t) - u(0))\).
 
-*Otherwise* Newton's method along the path in t: a step of the flow starts each solve, whose steps \(\delta\) come from
-\(\tilde X^\top W\tilde X\delta = \tilde X^\top(\varphi(-u) - e^{-t}q)\) by the triangle of a QR of \(W^{1/2}\tilde X\). Near a solution the D heaviest rows all weigh about
-\(e^{-t}\), and it is by the residual, not by the matrix, that the solution is exact. On the host, in NumPy: the number of steps is not known beforehand.
+*Otherwise* Newton's method along the path in t: a step of the flow starts each solve, whose steps
+\(\delta\) come from \(\tilde X^\top W\tilde X\delta = \tilde X^\top(\varphi(-u) - e^{-t}q)\) by the
+triangle of a QR of \(W^{1/2}\tilde X\). Near a solution the D heaviest rows all weigh about
+\(e^{-t}\), and it is by the residual, not by the matrix, that the solution is exact. On the host,
+in NumPy: the number of steps is not known beforehand.
 """
 
 import numpy as np
@@ -19,22 +24,21 @@ from scipy.special import log_expit
 STRIDE = 2.0
 """The longest early step in t between two solves."""
 LARGEST = 3.0
-"""The largest change of a logit in one Newton step: the weights change by a factor e with each unit."""
+"""The largest change of a logit in one Newton step: the weights change by a factor e with each
+unit.
+"""
 ON_THE_WAY = 1e-3
 """The tolerance before the last solve."""
 PIVOT = 40.0
-"""The spread of the logarithms of the weights beyond which columns are pivoted: that costs several times as much."""
+"""The spread of the logarithms of the weights beyond which columns are pivoted: that costs several
+times as much.
+"""
 LIGHTEST = -1200.0
 """Rows lighter than the heaviest by more than this factor, as a logarithm, weigh nothing."""
 
 
 def independent_rows(x: np.ndarray) -> bool:
-    """Whether the rows of a matrix are linearly independent.
-
-    **Arguments:**
-
-    - `x`: a matrix.
-    """
+    """Whether the rows of a matrix are linearly independent."""
     if x.shape[0] > x.shape[1]:
         return False
     s = np.linalg.svd(x, compute_uv=False)
@@ -42,28 +46,17 @@ def independent_rows(x: np.ndarray) -> bool:
 
 
 def logits_in_closed_form(u: np.ndarray, t: float) -> np.ndarray:
-    r"""\(u(t) = \log(e^{t + c} - 1)\), \(c = \log(1 + e^{u(0)})\): the margins under natural gradient flow, if the rows are independent.
-
-    **Arguments:**
-
-    - `u`: the margins \(y_i s_i\) at time 0.
-    - `t`: the time.
+    r"""\(u(t) = \log(e^{t + c} - 1)\), \(c = \log(1 + e^{u(0)})\): the margins under natural
+    gradient flow, if the rows are independent.
     """
     level = t - log_expit(-u)
-    # log(e^v - 1) = v + log(-expm1(-v)); for u very negative and t = 0, v underflows: there u itself.
+    # log(e^v - 1) = v + log(-expm1(-v)); for u very negative and t = 0, v underflows: there u
+    # itself.
     return np.where(level > 0, level + np.log(-np.expm1(-np.where(level > 0, level, 1))), u)
 
 
 def newton_flow(beta: np.ndarray, x: np.ndarray, t: float, tolerance: float) -> np.ndarray:
-    """The flow at time t.
-
-    **Arguments:**
-
-    - `beta`: the start.
-    - `x`: the rows, signed by their labels.
-    - `t`: the time.
-    - `tolerance`: relative, on the last change of the logits.
-    """
+    """The flow at time t."""
     start = x @ beta
     if independent_rows(x):
         return beta + np.linalg.lstsq(x, logits_in_closed_form(start, t) - start, rcond=None)[0]
@@ -84,12 +77,20 @@ def _path(start, x, t, tolerance):
         stride = min(max(STRIDE, now / 4), max(LARGEST, now / 4) / max(largest, 1e-300), t - now)
         now = t if stride == t - now else now + stride
         # On the way it is enough to stay near the path.
-        moved = _corrected(moved + stride * step, start, x, now, tolerance if now == t else max(tolerance, ON_THE_WAY))
+        moved = _corrected(
+            moved + stride * step,
+            start,
+            x,
+            now,
+            tolerance if now == t else max(tolerance, ON_THE_WAY),
+        )
     return moved
 
 
 def _newton_step(u, x, log_target):
-    """The solution of XᵀWXδ = Xᵀ(φ(-u) - exp(log target)); without a target minus the natural gradient. Everything is divided by the largest weight."""
+    """The solution of XᵀWXδ = Xᵀ(φ(-u) - exp(log target)); without a target minus the natural
+    gradient. Everything is divided by the largest weight.
+    """
     log_weights = log_expit(u) + log_expit(-u)
     heaviest = np.max(log_weights)
     defect = np.exp(log_expit(-u) - heaviest)
@@ -124,4 +125,6 @@ def _corrected(moved, start, x, t, tolerance, most=200):
         # Rounding: the steps no longer shrink.
         if change < tolerance or (change < 1e-6 and change > before / 2):
             return moved
-    raise RuntimeError(f"no solution at t = {t}: the last Newton step changes the logits by {change:.3g}, relative to the largest.")
+    raise RuntimeError(
+        f"no solution at t = {t}: the last Newton step changes the logits by {change:.3g}, relative to the largest."
+    )

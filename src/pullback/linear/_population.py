@@ -1,11 +1,14 @@
-r"""The Fisher matrix of logistic regression averaged over a population of inputs instead of the training inputs.
+r"""The Fisher matrix of logistic regression averaged over a population of inputs instead of the
+training inputs.
 
 *Standard normal inputs.* With \(\sigma = |\beta|\), \(b = \beta/\sigma\) and z standard normal,
 
-\[ E[\varphi(s)\varphi(-s)\,xx^\top] = aI + (c - a)\,bb^\top, \qquad a = E[\varphi\varphi_-(\sigma z)], \quad c = E[z^2\,\varphi\varphi_-(\sigma z)], \]
+\[ E[\varphi(s)\varphi(-s)\,xx^\top] = aI + (c - a)\,bb^\top, \qquad a = E[\varphi\varphi_-(\sigma
+z)], \quad c = E[z^2\,\varphi\varphi_-(\sigma z)], \]
 
-one-dimensional integrals of functions analytic in a strip, for which the trapezoidal rule converges exponentially: 401 nodes give all digits at every σ.
-The inverse is \(a^{-1}(I - bb^\top) + c^{-1}bb^\top\).
+one-dimensional integrals of functions analytic in a strip, for which the trapezoidal rule converges
+exponentially: 401 nodes give all digits at every σ. The inverse is \(a^{-1}(I - bb^\top) +
+c^{-1}bb^\top\).
 
 *Any other population* by Monte Carlo: \(F = Z^\top WZ/M = R^\top R/M\) from a QR of \(W^{1/2}Z\).
 """
@@ -15,44 +18,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Scalar
+from .._base.types import Scalar
 
 NODES = np.linspace(-1.0, 1.0, 401)
 
 
 def log_fisher(u: Array) -> Array:
-    r"""\(\log \varphi(u)\varphi(-u)\), for any u.
-
-    **Arguments:**
-
-    - `u`: logits.
-    """
+    r"""\(\log \varphi(u)\varphi(-u)\), for any u."""
     return -jax.nn.softplus(u) - jax.nn.softplus(-u)
 
 
 def gaussian_moments(norm: Scalar) -> tuple[Scalar, Scalar]:
-    """(a, c) of the module.
-
-    **Arguments:**
-
-    - `norm`: σ, the norm of the coefficients.
-    """
+    """(a, c) of the module."""
     dtype = jnp.result_type(norm)
     # Past |z| = 12 the normal density is zero, past |σz| = 40 the sigmoid's derivative.
     reach = jnp.minimum(jnp.asarray(12.0, dtype), 40.0 / jnp.maximum(norm, 1e-3))
     z = reach * jnp.asarray(NODES, dtype)
-    weights = jnp.exp(-(z**2) / 2 - jax.nn.softplus(norm * z) - jax.nn.softplus(-norm * z)) * (reach / 200 / np.sqrt(2 * np.pi))
+    weights = jnp.exp(-(z**2) / 2 - jax.nn.softplus(norm * z) - jax.nn.softplus(-norm * z)) * (
+        reach / 200 / np.sqrt(2 * np.pi)
+    )
     return jnp.sum(weights), jnp.sum(z**2 * weights)
 
 
-def gaussian_natural_gradient(beta: Float[Array, " D"], gradient: Float[Array, " D"]) -> Float[Array, " D"]:
-    """The gradient under the inverse of the population's Fisher matrix, standard normal inputs.
-
-    **Arguments:**
-
-    - `beta`: coefficients.
-    - `gradient`: a covector.
-    """
+def gaussian_natural_gradient(
+    beta: Float[Array, " D"], gradient: Float[Array, " D"]
+) -> Float[Array, " D"]:
+    """The gradient under the inverse of the population's Fisher matrix, standard normal inputs."""
     norm = jnp.linalg.norm(beta)
     a, c = gaussian_moments(norm)
     b = beta / jnp.where(norm > 0, norm, 1)
@@ -63,14 +54,7 @@ def gaussian_natural_gradient(beta: Float[Array, " D"], gradient: Float[Array, "
 def sampled_natural_gradient(
     inputs: Float[Array, "M D"], log_weights: Float[Array, " M"], gradient: Float[Array, " D"]
 ) -> Float[Array, " D"]:
-    """The gradient under the inverse of a Fisher matrix averaged over a sample of inputs.
-
-    **Arguments:**
-
-    - `inputs`: the sample.
-    - `log_weights`: log φ(s)φ(-s) at them.
-    - `gradient`: a covector.
-    """
+    """The gradient under the inverse of a Fisher matrix averaged over a sample of inputs."""
     shift = jnp.max(log_weights)
     r = jnp.linalg.qr(inputs * jnp.exp((log_weights - shift) / 2)[:, None], mode="r")
     half = jax.scipy.linalg.solve_triangular(r, gradient, trans="T")

@@ -1,18 +1,24 @@
-r"""Weighted least squares with weights that span any number of decades, without ever forming \(A^\top W A\).
+r"""Weighted least squares with weights that span any number of decades, without ever forming
+\(A^\top W A\).
 
-\[ d = \arg\min_d\ \sum_i w_i\,(a_i \cdot d - b_i)^2, \qquad \text{of least norm if there are several.} \]
+\[ d = \arg\min_d\ \sum_i w_i\,(a_i \cdot d - b_i)^2, \qquad \text{of least norm if there are
+several.} \]
 
-If the rows are independent, the weights cancel and \(d = A^+ b\). Otherwise rows are sorted by weight and columns pivoted: Householder's QR of
-\(W^{1/2}A\) then has an error that is small *row by row* (Powell and Reid; Cox and Higham), so that a row of weight \(10^{-200}\) still decides what the
-heavier ones leave open. Normal equations lose all of that once the weights spread over more than sixteen decades.
+If the rows are independent, the weights cancel and \(d = A^+ b\). Otherwise rows are sorted by
+weight and columns pivoted: Householder's QR of \(W^{1/2}A\) then has an error that is small *row by
+row* (Powell and Reid; Cox and Higham), so that a row of weight \(10^{-200}\) still decides what the
+heavier ones leave open. Normal equations lose all of that once the weights spread over more than
+sixteen decades.
 
-*Weights beyond the range of floating point.* Let \(\ell\) be the sorted logarithms of the weights. A gap \(\ell_i - \ell_{i+1} > 80\) makes everything
-below it invisible to everything above it, to \(e^{-80}\); shrinking the gap to 80 changes nothing in double precision. If the heaviest D rows still
-spread over more than the exponents of floating point can hold, their weights are capped above: fewer than D rows in general position are met exactly
-whatever their weights.
+*Weights beyond the range of floating point.* Let \(\ell\) be the sorted logarithms of the weights.
+A gap \(\ell_i - \ell_{i+1} > 80\) makes everything below it invisible to everything above it, to
+\(e^{-80}\); shrinking the gap to 80 changes nothing in double precision. If the heaviest D rows
+still spread over more than the exponents of floating point can hold, their weights are capped
+above: fewer than D rows in general position are met exactly whatever their weights.
 
-*Rank.* The rank of \(A\) is that of the unweighted rows, and is decided there, by the singular values against \(\max(N, D)\,\varepsilon\,\sigma_1\): in
-the weighted matrix a small pivot means a light row as often as a dependent one.
+*Rank.* The rank of \(A\) is that of the unweighted rows, and is decided there, by the singular
+values against \(\max(N, D)\,\varepsilon\,\sigma_1\): in the weighted matrix a small pivot means a
+light row as often as a dependent one.
 """
 
 import math
@@ -22,22 +28,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 GAP = 80.0
-"""Of two rows whose weights differ by a factor e^80 the lighter one cannot be seen in the result of the heavier."""
+"""Of two rows whose weights differ by a factor e^80 the lighter one cannot be seen in the result of
+the heavier.
+"""
 
 
 # Compiled here, so that calls outside of compiled code do not compile the branches below anew.
 @jax.jit
 def least_squares(
-    a: Float[Array, "N D"], log_weights: Float[Array, " N"], log_targets: Float[Array, " N"], signs: Float[Array, " N"]
+    a: Float[Array, "N D"],
+    log_weights: Float[Array, " N"],
+    log_targets: Float[Array, " N"],
+    signs: Float[Array, " N"],
 ) -> Float[Array, " D"]:
-    r"""The minimiser of least norm.
-
-    **Arguments:**
-
-    - `a`: the rows.
-    - `log_weights`: the logarithms of the weights.
-    - `log_targets`, `signs`: the targets \(b_i\) = sign · exp(log target): a target may overflow where its weight makes up for it.
-    """
+    r"""The minimiser of least norm."""
     n, d = a.shape
     if n <= d:
         return _by_svd(a, log_weights, log_targets, signs)
@@ -47,7 +51,9 @@ def least_squares(
 
 
 def _by_svd(a, log_weights, log_targets, signs):
-    """Reduce to the row space; there the rows are independent, and the weights cancel, or the columns are."""
+    """Reduce to the row space; there the rows are independent, and the weights cancel, or the
+    columns are.
+    """
     u, s, vt = jnp.linalg.svd(a, full_matrices=False)
     keep = s > max(a.shape) * jnp.finfo(a.dtype).eps * s[0]
     inverse = jnp.where(keep, 1 / jnp.where(keep, s, 1), 0)
@@ -56,8 +62,15 @@ def _by_svd(a, log_weights, log_targets, signs):
         return inverse * (u.T @ (signs * jnp.exp(log_targets)))
 
     def weighted(_):
-        # The columns that are left out become coordinate directions of weight zero, which the pivoting puts last.
-        return _sorted_qr(jnp.where(keep[None, :], u * s[None, :], 0), log_weights, log_targets, signs, rank=jnp.sum(keep))
+        # The columns that are left out become coordinate directions of weight zero, which the
+        # pivoting puts last.
+        return _sorted_qr(
+            jnp.where(keep[None, :], u * s[None, :], 0),
+            log_weights,
+            log_targets,
+            signs,
+            rank=jnp.sum(keep),
+        )
 
     all_rows = (jnp.sum(keep) == a.shape[0]) if a.shape[0] <= a.shape[1] else jnp.asarray(False)
     return vt.T @ jax.lax.cond(all_rows, cancelled, weighted, None)
@@ -78,14 +91,16 @@ def _sorted_qr(a, log_weights, log_targets, signs, rank=None):
     scaled = a[order] * jnp.exp(half)[:, None]
     columns = jax.scipy.linalg.qr(scaled, mode="r", pivoting=True)[1]
     targets = signs[order] * jnp.exp(half + log_targets[order])
-    # The reflections are applied to the targets as to one more column. An explicit Q has errors of the size of the heaviest row in every entry.
+    # The reflections are applied to the targets as to one more column. An explicit Q has errors of
+    # the size of the heaviest row in every entry.
     triangle = jnp.linalg.qr(jnp.column_stack([scaled[:, columns], targets]), mode="r")
     r, rhs = triangle[: a.shape[1], :-1], triangle[: a.shape[1], -1]
     if rank is not None:
         inside = jnp.arange(r.shape[0]) < rank
         r = jnp.where(inside[:, None] & inside[None, :], r, jnp.eye(*r.shape, dtype=r.dtype))
         rhs = jnp.where(inside, rhs, 0)
-    # Each row of R has the scale of its own weight: divided out, the back substitution neither over- nor underflows.
+    # Each row of R has the scale of its own weight: divided out, the back substitution neither
+    # over- nor underflows.
     scale = jnp.maximum(jnp.max(jnp.abs(r), axis=1), jnp.finfo(r.dtype).tiny)
     solution = jax.scipy.linalg.solve_triangular(r / scale[:, None], rhs / scale)
     return jnp.zeros(a.shape[1], a.dtype).at[columns].set(solution)

@@ -1,4 +1,6 @@
-"""Derivatives of functions of the outputs in their floating leaves, ravelled; what the outputs carry besides is held fixed."""
+"""Derivatives of functions of the outputs in their floating leaves, ravelled; what the outputs
+carry besides is held fixed.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -9,79 +11,54 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._tree import split, structure
-from .._types import OutputCovector, Outputs, Scalar
+from .._base.tree import split, structure
+from .._base.types import OutputCovector, Outputs, Scalar
 from ._base import AbstractLikelihood
 
 
-def on_vector(function: Callable[[Outputs], Scalar], z: Outputs, owner: str) -> Callable[[Float[Array, " k"]], Scalar]:
-    """The function of the flat vector of the outputs; refuses a function that does not return one real number.
-
-    **Arguments:**
-
-    - `function`: a scalar function of the outputs of one sample.
-    - `z`: the outputs, for their structure and what they carry.
-    - `owner`: whose function it is, for the message.
+def on_vector(
+    function: Callable[[Outputs], Scalar], z: Outputs, owner: str
+) -> Callable[[Float[Array, " k"]], Scalar]:
+    """The function of the flat vector of the outputs; refuses a function that does not return one
+    real number.
     """
     like, carried = structure(z), split(z)[1]
 
     def flat(x):
         value = jnp.asarray(function(eqx.combine(like.unravel(x), carried)))
         if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise ValueError(f"{owner} must return one real number for one sample, got {value.dtype} of shape {value.shape}.")
+            raise ValueError(
+                f"{owner} must return one real number for one sample, got {value.dtype} of shape {value.shape}."
+            )
         return value.astype(like.dtype)
 
     return flat
 
 
 def differential(function: Callable[[Outputs], Scalar], z: Outputs, owner: str) -> OutputCovector:
-    """The differential of a scalar function at `z`.
-
-    **Arguments:**
-
-    - `function`: a scalar function of the outputs of one sample.
-    - `z`: the outputs of one sample.
-    - `owner`: whose function it is, for the message.
-    """
+    """The differential of a scalar function at `z`."""
     like = structure(z)
     return like.unravel(jax.grad(on_vector(function, z, owner))(like.ravel(z)))
 
 
 def hessian(function: Callable[[Outputs], Scalar], z: Outputs, owner: str) -> Float[Array, "k k"]:
-    """The Hessian of a scalar function at `z`, on the ravelled outputs.
-
-    **Arguments:**
-
-    - `function`: a scalar function of the outputs of one sample.
-    - `z`: the outputs of one sample.
-    - `owner`: whose function it is, for the message.
-    """
+    """The Hessian of a scalar function at `z`, on the ravelled outputs."""
     return jax.hessian(on_vector(function, z, owner))(structure(z).ravel(z))
 
 
 def bregman(phi: Callable[[Outputs], Scalar], u: Outputs, z: Outputs, owner: str) -> Scalar:
-    """D_φ(u, z) = φ(u) - φ(z) - <∇φ(z), u - z>.
-
-    **Arguments:**
-
-    - `phi`: a convex function of the outputs of one sample.
-    - `u`, `z`: the outputs of one sample; what they carry is taken from `z`.
-    - `owner`: whose function it is, for the message.
-    """
+    """D_φ(u, z) = φ(u) - φ(z) - <∇φ(z), u - z>."""
     like = structure(z)
     flat, x, y = on_vector(phi, z, owner), like.ravel(z), like.ravel(u)
     value, slope = jax.value_and_grad(flat)(x)
     return flat(y) - value - jnp.sum(slope * (y - x))
 
 
-def loss_of(loss: Callable | AbstractLikelihood, targets: Any, owner: str) -> Callable[[Outputs], Scalar]:
-    """The loss as a function of the outputs alone: `loss(z, targets)` if it takes targets and they are there, else `loss(z)`.
-
-    **Arguments:**
-
-    - `loss`: a function of the outputs and targets of one sample, or of the outputs; or a likelihood.
-    - `targets`: the targets of the sample, or `None`.
-    - `owner`: whose loss it is, for the message.
+def loss_of(
+    loss: Callable | AbstractLikelihood, targets: Any, owner: str
+) -> Callable[[Outputs], Scalar]:
+    """The loss as a function of the outputs alone: `loss(z, targets)` if it takes targets and they
+    are there, else `loss(z)`.
     """
     if isinstance(loss, AbstractLikelihood):
         loss = loss.negative_log_likelihood
@@ -91,7 +68,9 @@ def loss_of(loss: Callable | AbstractLikelihood, targets: Any, owner: str) -> Ca
         parameters = ()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = sum(p.default is p.empty for p in positional)
-    takes_two = len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters) or not parameters
+    takes_two = (
+        len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters) or not parameters
+    )
     if targets is not None and takes_two:
         return lambda z: loss(z, targets)
     if required > 1:

@@ -1,16 +1,19 @@
 r"""What a geometry of the outputs must answer.
 
-At a point \(z\) of the outputs a metric is a positive semi-definite form \(M(z) = S S^\top\). The library never squares it:
-it works with the *root* \(S\), which whitens the Jacobian, \(A = S^\top J\). The root is kept in the graded form
+At a point \(z\) of the outputs a metric is a positive semi-definite form \(M(z) = S S^\top\). The
+library never squares it: it works with the *root* \(S\), which whitens the Jacobian, \(A = S^\top
+J\). The root is kept in the graded form
 
 \[ S = \hat S\, \mathrm{diag}(e^{\ell}), \]
 
-\(\hat S\) of order one and \(\ell\) = `log_scale` a vector of logarithms, because a saturated model (logits of ±1000) has entries of
-\(S\) that differ by more orders of magnitude than a float holds, and yet a bounded natural gradient.
+\(\hat S\) of order one and \(\ell\) = `log_scale` a vector of logarithms, because a saturated model
+(logits of ±1000) has entries of \(S\) that differ by more orders of magnitude than a float holds,
+and yet a bounded natural gradient.
 
-All methods act on **one sample**: `z`, `v`, `c` are pytrees of the shape of one sample's outputs. Families with a natural event
-shape (a scalar for Bernoulli and Poisson, the last axis for Categorical and Gaussian) take any leading axes: these are independent
-factors, and the metric is block diagonal over them. The average over samples is not here: it lives in `_measure.py`.
+All methods act on **one sample**: `z`, `v`, `c` are pytrees of the shape of one sample's outputs.
+Families with a natural event shape (a scalar for Bernoulli and Poisson, the last axis for
+Categorical and Gaussian) take any leading axes: these are independent factors, and the metric is
+block diagonal over them. The average over samples is not here: it lives in `_measure.py`.
 """
 
 import abc
@@ -20,14 +23,18 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._types import OutputCovector, Outputs, OutputVector, Scalar
+from .._base.types import OutputCovector, Outputs, OutputVector, Scalar
 
 
 class AbstractRoot(eqx.Module):
-    r"""The root \(S = \hat S\,\mathrm{diag}(e^\ell)\) of a metric at a point, an operator from \(R^q\) to output covectors."""
+    r"""The root \(S = \hat S\,\mathrm{diag}(e^\ell)\) of a metric at a point, an operator from
+    \(R^q\) to output covectors.
+    """
 
     log_scale: eqx.AbstractVar[Float[Array, " q"]]
-    r"""The logarithms \(\ell\) of the grading; `-inf` for a direction that is absent. A field, not a property: it is stacked by `vmap`."""
+    r"""The logarithms \(\ell\) of the grading; `-inf` for a direction that is absent. A field, not
+    a property: it is stacked by `vmap`.
+    """
 
     @abc.abstractmethod
     def unit(self, w: Float[Array, " q"]) -> OutputCovector:
@@ -51,7 +58,8 @@ class AbstractRoot(eqx.Module):
     def unit_lift(self, c: OutputCovector) -> Float[Array, " q"]:
         r"""\(\hat r = e^{-\ell} S^+ c\): the lifted covector with its grading divided out.
 
-        If \(c\) lies in the range of \(S\) then \(S\,(e^\ell \hat r) = c\); otherwise that is the orthogonal projection of \(c\).
+        If \(c\) lies in the range of \(S\) then \(S\,(e^\ell \hat r) = c\); otherwise that is the
+        orthogonal projection of \(c\).
 
         **Arguments:**
 
@@ -82,7 +90,8 @@ class AbstractRoot(eqx.Module):
         return jnp.exp(self.log_scale) * self.unit_transpose(v)
 
     def lift(self, c: OutputCovector) -> Float[Array, " q"]:
-        """S⁺ c: the r of least norm with S r = c (of the projection of c on the range of S, if c is not in it).
+        """S⁺ c: the r of least norm with S r = c (of the projection of c on the range of S, if c is
+        not in it).
 
         **Arguments:**
 
@@ -92,20 +101,28 @@ class AbstractRoot(eqx.Module):
 
 
 class AbstractMetric(eqx.Module):
-    """A metric on the outputs of a model. To add one: a file here, a line in the test registry (see CONTRIBUTING)."""
+    """A metric on the outputs of a model. To add one: a file here, a line in the test registry (see
+    CONTRIBUTING).
+    """
 
     nonsingular: eqx.AbstractClassVar[bool]
     """Whether M(z) is invertible at every z, so that every covector is in its range."""
 
     graded: ClassVar[bool] = False
-    """Whether the entries of `log_scale` may differ by many orders of magnitude (a family that saturates)."""
+    """Whether the entries of `log_scale` may differ by many orders of magnitude (a family that
+    saturates).
+    """
 
     couples_samples: ClassVar[bool] = False
-    """Whether the metric is one form on the outputs of the whole batch rather than one for each sample (`Scores`)."""
+    """Whether the metric is one form on the outputs of the whole batch rather than one for each
+    sample (`Scores`).
+    """
 
     event_ndim: ClassVar[int | None] = None
-    """How many trailing axes of an output array the metric couples; leading axes and other leaves are independent factors, over which
-    it is block diagonal. 0: M is diagonal. `None`: any two entries may be coupled."""
+    """How many trailing axes of an output array the metric couples; leading axes and other leaves
+    are independent factors, over which it is block diagonal. 0: M is diagonal. `None`: any two
+    entries may be coupled.
+    """
 
     @abc.abstractmethod
     def root(self, z: Outputs) -> AbstractRoot:
@@ -147,7 +164,8 @@ class AbstractMetric(eqx.Module):
         return self.root(z).lift(c)
 
     def divergence(self, u: Outputs, z: Outputs) -> Scalar:
-        """The divergence ρ(u, z) whose Hessian in `u` at `u = z` is M(z); for Fisher metrics KL(p_u ‖ p_z).
+        """The divergence ρ(u, z) whose Hessian in `u` at `u = z` is M(z); for Fisher metrics KL(p_u
+        ‖ p_z).
 
         **Arguments:**
 
@@ -172,7 +190,8 @@ class AbstractMetric(eqx.Module):
         return self
 
     def weigh(self, weights: Float[Array, " N"]) -> "AbstractMetric":
-        """The metric with the weights of the measure, asked of metrics that couple the samples; the others are weighed outside.
+        """The metric with the weights of the measure, asked of metrics that couple the samples; the
+        others are weighed outside.
 
         **Arguments:**
 
@@ -181,7 +200,8 @@ class AbstractMetric(eqx.Module):
         return self
 
     def complaint(self, z: Outputs) -> str:
-        """Why M(z) is not a metric, in one sentence; asked outside `jit` after the root came out non-finite.
+        """Why M(z) is not a metric, in one sentence; asked outside `jit` after the root came out
+        non-finite.
 
         **Arguments:**
 
@@ -193,9 +213,9 @@ class AbstractMetric(eqx.Module):
 class AbstractLikelihood(AbstractMetric):
     """The Fisher metric of a family of distributions, which therefore also knows its own loss.
 
-    When `Composite(..., loss=None)` the loss is `negative_log_likelihood`, and its differential is lifted in closed form by
-    `likelihood_lift`. A loss handed over as a function can only be differentiated, and its differential underflows where the
-    model saturates.
+    When `Composite(..., loss=None)` the loss is `negative_log_likelihood`, and its differential is
+    lifted in closed form by `likelihood_lift`. A loss handed over as a function can only be
+    differentiated, and its differential underflows where the model saturates.
     """
 
     @abc.abstractmethod
@@ -220,7 +240,8 @@ class AbstractLikelihood(AbstractMetric):
 
     @abc.abstractmethod
     def likelihood_lift(self, z: Outputs, targets: Any) -> Float[Array, " q"]:
-        """`root(z).unit_lift(c)` for c the differential of the negative log-likelihood, without forming c.
+        """`root(z).unit_lift(c)` for c the differential of the negative log-likelihood, without
+        forming c.
 
         **Arguments:**
 

@@ -1,11 +1,14 @@
-r"""The Fisher metric of Bernoulli variables in their logits \(s\): \(M = \varphi(s)\varphi(-s)\), \(\varphi\) the logistic function.
+r"""The Fisher metric of Bernoulli variables in their logits \(s\): \(M = \varphi(s)\varphi(-s)\),
+\(\varphi\) the logistic function.
 
-Saturation. \(M\) underflows at \(|s| > 745\), its root not before \(|s| > 1490\), and \(\ell = -(\mathrm{softplus}(s) +
-\mathrm{softplus}(-s))/2\) never. The ambient gradient of the negative log-likelihood with label \(y \in [0, 1]\) is
+Saturation. \(M\) underflows at \(|s| > 745\), its root not before \(|s| > 1490\), and \(\ell =
+-(\mathrm{softplus}(s) + \mathrm{softplus}(-s))/2\) never. The ambient gradient of the negative
+log-likelihood with label \(y \in [0, 1]\) is
 
 \[ M^{-1}(\varphi(s) - y) = \frac{1-y}{\varphi(-s)} - \frac{y}{\varphi(s)}, \]
 
-bounded for a correctly classified sample however large the logit (with \(y = ±1\) it is \(-y/\varphi(ys)\)).
+bounded for a correctly classified sample however large the logit (with \(y = ±1\) it is
+\(-y/\varphi(ys)\)).
 """
 
 from typing import ClassVar
@@ -13,14 +16,16 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from .._tree import split, structure
+from .._base.tree import split, structure
 from ._base import AbstractLikelihood
 from ._outputs import targets_like
 from ._roots import DiagonalRoot, overflows
 
 
 class Bernoulli(AbstractLikelihood):
-    """Independent Bernoulli variables; every entry of the outputs is a logit. Targets are in [0, 1], of the shape of the outputs."""
+    """Independent Bernoulli variables; every entry of the outputs is a logit. Targets are in [0,
+    1], of the shape of the outputs.
+    """
 
     nonsingular: ClassVar[bool] = True
     graded: ClassVar[bool] = True
@@ -46,7 +51,9 @@ class Bernoulli(AbstractLikelihood):
         def kl(a, b):
             # φ(a) log φ(a)/φ(b) + φ(-a) log φ(-a)/φ(-b)
             up = jax.nn.sigmoid(a) * (jax.nn.log_sigmoid(a) - jax.nn.log_sigmoid(b))
-            return jnp.sum(up + jax.nn.sigmoid(-a) * (jax.nn.log_sigmoid(-a) - jax.nn.log_sigmoid(-b)))
+            return jnp.sum(
+                up + jax.nn.sigmoid(-a) * (jax.nn.log_sigmoid(-a) - jax.nn.log_sigmoid(-b))
+            )
 
         return sum(jax.tree.leaves(jax.tree.map(kl, split(u)[0], split(z)[0])))
 
@@ -54,11 +61,15 @@ class Bernoulli(AbstractLikelihood):
         def loss(s, y):
             return jnp.sum((1 - y) * jax.nn.softplus(s) + y * jax.nn.softplus(-s))
 
-        return sum(jax.tree.leaves(jax.tree.map(loss, split(z)[0], targets_like(z, targets, "Bernoulli"))))
+        return sum(
+            jax.tree.leaves(jax.tree.map(loss, split(z)[0], targets_like(z, targets, "Bernoulli")))
+        )
 
     def sample(self, key, z):
         like = structure(z)
-        return like.unravel(jax.random.bernoulli(key, jax.nn.sigmoid(like.ravel(z))).astype(like.dtype))
+        return like.unravel(
+            jax.random.bernoulli(key, jax.nn.sigmoid(like.ravel(z))).astype(like.dtype)
+        )
 
     def likelihood_lift(self, z, targets):
         def ambient(s, y):
@@ -66,4 +77,6 @@ class Bernoulli(AbstractLikelihood):
             up = jnp.where(y == 1, 0.0, (1 - y) * (1 + jnp.exp(s)))
             return up - jnp.where(y == 0, 0.0, y * (1 + jnp.exp(-s)))
 
-        return structure(z).ravel(jax.tree.map(ambient, split(z)[0], targets_like(z, targets, "Bernoulli")))
+        return structure(z).ravel(
+            jax.tree.map(ambient, split(z)[0], targets_like(z, targets, "Bernoulli"))
+        )

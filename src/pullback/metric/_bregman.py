@@ -1,25 +1,28 @@
 r"""The metric of a convex potential, \(M = \nabla^2\varphi(z)\), the geometry of mirror descent.
 
-Its divergence is \(D_\varphi(u, z) = \varphi(u) - \varphi(z) - \langle\nabla\varphi(z), u - z\rangle\). **Assumes** \(\varphi\) convex; where it is convex but not
-strictly so \(M\) is singular, which is allowed. For \(\varphi\) a log-partition function this is \(\mathrm{KL}(p_z \| p_u)\), the reverse of what
-`ExponentialFamily` computes; the metric is the same.
+Its divergence is \(D_\varphi(u, z) = \varphi(u) - \varphi(z) - \langle\nabla\varphi(z), u -
+z\rangle\). **Assumes** \(\varphi\) convex; where it is convex but not strictly so \(M\) is
+singular, which is allowed. For \(\varphi\) a log-partition function this is \(\mathrm{KL}(p_z \|
+p_u)\), the reverse of what `ExponentialFamily` computes; the metric is the same.
 """
 
 from collections.abc import Callable
 from typing import ClassVar
 
-from .._types import Outputs, Scalar
+from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, hessian
 from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
 
 
 class Bregman(AbstractMatrixMetric):
-    """The Hessian metric of a convex function of the outputs of one sample, and its Bregman divergence.
+    """The Hessian metric of a convex function of the outputs of one sample, and its Bregman
+    divergence.
 
     **Arguments:**
 
-    - `phi`: a convex function of the outputs of one sample, smooth enough to be differentiated twice.
+    - `phi`: a convex function of the outputs of one sample, smooth enough to be differentiated
+        twice.
     """
 
     phi: Callable[[Outputs], Scalar]

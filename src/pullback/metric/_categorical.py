@@ -1,18 +1,21 @@
-r"""The Fisher metric of categorical variables in their logits: \(M = \mathrm{diag}(p) - pp^\top\), \(p\) the softmax.
+r"""The Fisher metric of categorical variables in their logits: \(M = \mathrm{diag}(p) - pp^\top\),
+\(p\) the softmax.
 
 It has rank \(C - 1\), and so has the root used here. Let \(k\) be the likeliest class and
 
 \[ a_k = \sqrt{p_k}, \qquad a_i = \frac{p_i}{1 + \sqrt{p_k}} \ (i \ne k), \qquad \sum_i a_i = 1. \]
 
-Then \(S = \hat S\,\mathrm{diag}(\sqrt{p_j})_{j \ne k}\) with \(\hat S w = w - a\,(1^\top w)\), \(w_k = 0\). It is \(\mathrm{diag}(\sqrt p)\) times the
-Householder reflection that sends \(\sqrt p\) to \(-e_k\), without its k-th column. Check, for \(i, l \ne k\):
+Then \(S = \hat S\,\mathrm{diag}(\sqrt{p_j})_{j \ne k}\) with \(\hat S w = w - a\,(1^\top w)\),
+\(w_k = 0\). It is \(\mathrm{diag}(\sqrt p)\) times the Householder reflection that sends \(\sqrt
+p\) to \(-e_k\), without its k-th column. Check, for \(i, l \ne k\):
 
-\[ \sum_j p_j(\delta_{ij} - a_i)(\delta_{lj} - a_l) = p_i\delta_{il} - \frac{2 p_i p_l}{1 + \sqrt{p_k}}
-   + p_i p_l \frac{1 - p_k}{(1 + \sqrt{p_k})^2} = p_i\delta_{il} - p_i p_l . \]
+\[ \sum_j p_j(\delta_{ij} - a_i)(\delta_{lj} - a_l) = p_i\delta_{il} - \frac{2 p_i p_l}{1 +
+\sqrt{p_k}} + p_i p_l \frac{1 - p_k}{(1 + \sqrt{p_k})^2} = p_i\delta_{il} - p_i p_l . \]
 
-A whitened row is \(\sqrt{p_j}\,(J_j - a^\top J)\): every entry has full relative accuracy however small \(p_j\) is, because \(1 - p_k\) is
-never formed. For \(c\) with \(1^\top c = 0\) (any loss that ignores a common shift of the logits),
-\(\hat r_j = c_j/p_j - (c_k/\sqrt{p_k})/(1 + \sqrt{p_k})\).
+A whitened row is \(\sqrt{p_j}\,(J_j - a^\top J)\): every entry has full relative accuracy however
+small \(p_j\) is, because \(1 - p_k\) is never formed. For \(c\) with \(1^\top c = 0\) (any loss
+that ignores a common shift of the logits), \(\hat r_j = c_j/p_j - (c_k/\sqrt{p_k})/(1 +
+\sqrt{p_k})\).
 """
 
 from typing import ClassVar
@@ -22,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._tree import Structure, split, structure
+from .._base.tree import Structure, split, structure
 from ._base import AbstractLikelihood, AbstractRoot
 from ._roots import overflows
 
@@ -43,14 +46,17 @@ class CategoricalRoot(AbstractRoot):
     def unit(self, w):
         batch, classes = self.log_p.shape
         padded = _insert(w.reshape(batch, classes - 1), self.likeliest)
-        return self.like.unravel((padded - self._a() * jnp.sum(padded, axis=-1, keepdims=True)).ravel())
+        return self.like.unravel(
+            (padded - self._a() * jnp.sum(padded, axis=-1, keepdims=True)).ravel()
+        )
 
     def unit_transpose(self, v):
         v = self.like.ravel(v).reshape(self.log_p.shape)
         return _delete(v - jnp.sum(self._a() * v, axis=-1, keepdims=True), self.likeliest).ravel()
 
     def unit_lift(self, c):
-        # Project on the range of M, {c : Σc = 0}, then use the closed form, with c_k = -Σ_{j≠k} c_j for its relative accuracy.
+        # Project on the range of M, {c : Σc = 0}, then use the closed form, with c_k = -Σ_{j≠k} c_j
+        # for its relative accuracy.
         c = self.like.ravel(c).reshape(self.log_p.shape)
         c = _delete(_centred(c), self.likeliest)
         log_p = _delete(self.log_p, self.likeliest)
@@ -59,9 +65,13 @@ class CategoricalRoot(AbstractRoot):
 
 
 def _centred(c: Array) -> Array:
-    """The projection on {c : Σc = 0}. A sum that is zero up to rounding is left: spread over unlikely classes it would be divided by p."""
+    """The projection on {c : Σc = 0}. A sum that is zero up to rounding is left: spread over
+    unlikely classes it would be divided by p.
+    """
     total, size = jnp.sum(c, axis=-1, keepdims=True), jnp.sum(jnp.abs(c), axis=-1, keepdims=True)
-    return c - jnp.where(jnp.abs(total) <= 2 * jnp.finfo(c.dtype).eps * size, 0.0, total / c.shape[-1])
+    return c - jnp.where(
+        jnp.abs(total) <= 2 * jnp.finfo(c.dtype).eps * size, 0.0, total / c.shape[-1]
+    )
 
 
 def _shared(c_k: Array, log_p: Array) -> Array:
@@ -88,10 +98,11 @@ def _insert(x: Array, k: Array) -> Array:
 
 
 class Categorical(AbstractLikelihood):
-    """Categorical variables; the last axis of the outputs holds the logits, leading axes are independent variables.
+    """Categorical variables; the last axis of the outputs holds the logits, leading axes are
+    independent variables.
 
-    The outputs are one array. Targets are integer classes (of the shape of the leading axes) or probabilities (of the shape of the
-    outputs).
+    The outputs are one array. Targets are integer classes (of the shape of the leading axes) or
+    probabilities (of the shape of the outputs).
     """
 
     nonsingular: ClassVar[bool] = False

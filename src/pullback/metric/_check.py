@@ -1,4 +1,6 @@
-"""Constructor arguments that cannot be right are refused where they are given, with the corrected call."""
+"""Constructor arguments that cannot be right are refused where they are given, with the corrected
+call.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,36 +12,19 @@ from ._base import AbstractMetric
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether a value can be looked at: it is not being traced by `jit`, `vmap` or `grad`.
-
-    **Arguments:**
-
-    - `value`: a number or an array.
-    """
+    """Whether a value can be looked at: it is not being traced by `jit`, `vmap` or `grad`."""
     return not isinstance(value, Tracer)
 
 
 def require_callable(value: Any, argument: str, example: str) -> None:
-    """Refuse what cannot be called.
-
-    **Arguments:**
-
-    - `value`: what was given.
-    - `argument`: the argument as the user types it, e.g. `"Bregman(phi=...)"`.
-    - `example`: a correct call.
-    """
+    """Refuse what cannot be called."""
     if not callable(value):
         raise ValueError(f"{argument} takes a function, got {value!r}. For example {example}.")
 
 
 def require_positive(value: Any, argument: str, example: str) -> None:
-    """Refuse what is not one positive finite number; a traced value is let through, and the root is NaN where it is not positive.
-
-    **Arguments:**
-
-    - `value`: what was given.
-    - `argument`: the argument as the user types it.
-    - `example`: a correct call.
+    """Refuse what is not one positive finite number; a traced value is let through, and the root is
+    NaN where it is not positive.
     """
     try:
         scalar = np.shape(value) == () and not isinstance(value, bool)
@@ -47,18 +32,13 @@ def require_positive(value: Any, argument: str, example: str) -> None:
     except (TypeError, ValueError):
         good = False
     if not good:
-        raise ValueError(f"{argument} takes one positive number, got {value!r}. For example {example}.")
+        raise ValueError(
+            f"{argument} takes one positive number, got {value!r}. For example {example}."
+        )
 
 
 def require_metrics(values: Iterable[Any], argument: str, example: str) -> None:
-    """Refuse what is not a metric on the outputs of one sample.
-
-    **Arguments:**
-
-    - `values`: what was given.
-    - `argument`: the argument as the user types it.
-    - `example`: a correct call.
-    """
+    """Refuse what is not a metric on the outputs of one sample."""
     for value in values:
         if not isinstance(value, AbstractMetric):
             raise ValueError(f"{argument} takes metrics, got {value!r}. For example {example}.")

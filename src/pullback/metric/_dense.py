@@ -1,7 +1,9 @@
-r"""Metrics that know \(M(z)\) as a dense matrix, or a factor of it, on the ravelled outputs of one sample.
+r"""Metrics that know \(M(z)\) as a dense matrix, or a factor of it, on the ravelled outputs of one
+sample.
 
-A dense matrix resolves its eigenvalues to \(k \cdot \mathrm{eps} \cdot \lambda_{\max}\) and no further. A family that saturates (logits of
-±1000) therefore has a file of its own with a graded root, and should not be given here.
+A dense matrix resolves its eigenvalues to \(k \cdot \mathrm{eps} \cdot \lambda_{\max}\) and no
+further. A family that saturates (logits of ±1000) therefore has a file of its own with a graded
+root, and should not be given here.
 """
 
 import abc
@@ -10,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._tree import structure
-from .._types import Outputs
+from .._base.tree import structure
+from .._base.types import Outputs
 from ._base import AbstractMetric
 from ._roots import factor_root, matrix_apply, matrix_root, matrix_sharp
 
@@ -63,14 +65,7 @@ class AbstractFactorMetric(AbstractMetric):
 
 
 def describe(matrix: Float[Array, "k k"], what: str, cure: str) -> str:
-    """Why a matrix is not positive semi-definite, with the numbers.
-
-    **Arguments:**
-
-    - `matrix`: the symmetric matrix that was refused.
-    - `what`: what it is.
-    - `cure`: what to do about it.
-    """
+    """Why a matrix is not positive semi-definite, with the numbers."""
     entries = np.asarray(matrix)
     if not np.all(np.isfinite(entries)):
         return f"{what} is not finite: {np.sum(~np.isfinite(entries))} of its {entries.size} entries are NaN or infinite."

@@ -1,10 +1,12 @@
-r"""The metric of any smooth divergence, by automatic differentiation: \(M(z) = \nabla^2_u\,\rho(u, z)|_{u = z}\).
+r"""The metric of any smooth divergence, by automatic differentiation: \(M(z) = \nabla^2_u\,\rho(u,
+z)|_{u = z}\).
 
-**Argument order**: `rho(u, z)`, first the outputs that move, then those they are compared with. For \(\mathrm{KL}(p_u \| p_z)\) either order has the same
-Hessian on the diagonal, but the divergence itself, which step rules use, is another.
+**Argument order**: `rho(u, z)`, first the outputs that move, then those they are compared with. For
+\(\mathrm{KL}(p_u \| p_z)\) either order has the same Hessian on the diagonal, but the divergence
+itself, which step rules use, is another.
 
-**Assumes** \(\rho(z, z) = 0\) and \(\nabla_u\rho(u, z)|_{u=z} = 0\): otherwise \(\rho\) is not a divergence, its Hessian is not a tensor (it depends on
-the coordinates), and the root is refused.
+**Assumes** \(\rho(z, z) = 0\) and \(\nabla_u\rho(u, z)|_{u=z} = 0\): otherwise \(\rho\) is not a
+divergence, its Hessian is not a tensor (it depends on the coordinates), and the root is refused.
 """
 
 from collections.abc import Callable
@@ -15,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from .._tree import structure
-from .._types import Outputs, Scalar
+from .._base.tree import structure
+from .._base.types import Outputs, Scalar
 from ._autodiff import hessian, on_vector
 from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
@@ -27,7 +29,8 @@ class Divergence(AbstractMatrixMetric):
 
     **Arguments:**
 
-    - `rho`: `rho(u, z)`, non-negative and zero at `u = z`; its Hessian in the **first** argument is the metric.
+    - `rho`: `rho(u, z)`, non-negative and zero at `u = z`; its Hessian in the **first** argument is
+        the metric.
     """
 
     rho: Callable[[Outputs, Outputs], Scalar]
@@ -41,7 +44,8 @@ class Divergence(AbstractMatrixMetric):
         return jnp.where(self._vanishes(z, matrix)[2], matrix, jnp.nan)
 
     def _vanishes(self, z: Outputs, matrix: Array) -> tuple[Array, Array, Bool[Array, ""]]:
-        """The value and the gradient on the diagonal, and whether both are zero up to rounding (the square root of eps).
+        """The value and the gradient on the diagonal, and whether both are zero up to rounding (the
+        square root of eps).
 
         A gradient g moves the minimiser by M⁻¹g, which is compared with 1 + |z|.
         """
@@ -63,7 +67,11 @@ class Divergence(AbstractMatrixMetric):
                 f"{_OWNER} is not a divergence: rho(z, z) = {float(value):.6g} and its gradient in the first argument there has entries "
                 f"up to {float(np.max(np.abs(slope), initial=0.0)):.6g}; both must be zero."
             )
-        return describe(matrix, f"The Hessian of {_OWNER} in its first argument", "A divergence is least on the diagonal.")
+        return describe(
+            matrix,
+            f"The Hessian of {_OWNER} in its first argument",
+            "A divergence is least on the diagonal.",
+        )
 
 
 _OWNER = "Divergence(rho=...)"

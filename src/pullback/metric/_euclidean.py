@@ -1,4 +1,6 @@
-r"""The Euclidean metric on the outputs, \(M = \sigma I\): Gauss-Newton for squared errors, the plain NTK geometry."""
+r"""The Euclidean metric on the outputs, \(M = \sigma I\): Gauss-Newton for squared errors, the
+plain NTK geometry.
+"""
 
 from typing import ClassVar
 
@@ -6,14 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._tree import structure
+from .._base.tree import structure
 from ._base import AbstractMetric
 from ._check import require_positive
 from ._roots import DiagonalRoot
 
 
 class Euclidean(AbstractMetric):
-    """The metric `scale · I` on arrays and pytrees of outputs of any shape; divergence `scale/2 ‖u - z‖²`.
+    """The metric `scale · I` on arrays and pytrees of outputs of any shape; divergence `scale/2 ‖u
+    - z‖²`.
 
     **Arguments:**
 
@@ -29,7 +32,9 @@ class Euclidean(AbstractMetric):
 
     def root(self, z):
         like = structure(z)
-        return DiagonalRoot(jnp.full(like.size, jnp.log(jnp.asarray(self.scale, like.dtype)) / 2), like)
+        return DiagonalRoot(
+            jnp.full(like.size, jnp.log(jnp.asarray(self.scale, like.dtype)) / 2), like
+        )
 
     def apply(self, z, v):
         return jax.tree.map(lambda x: x * jnp.asarray(self.scale, x.dtype), v)
@@ -39,7 +44,9 @@ class Euclidean(AbstractMetric):
 
     def divergence(self, u, z):
         like = structure(z)
-        return jnp.asarray(self.scale, like.dtype) * jnp.sum((like.ravel(u) - like.ravel(z)) ** 2) / 2
+        return (
+            jnp.asarray(self.scale, like.dtype) * jnp.sum((like.ravel(u) - like.ravel(z)) ** 2) / 2
+        )
 
     def complaint(self, z):
         return f"Euclidean(scale={self.scale}): the scale must be positive."

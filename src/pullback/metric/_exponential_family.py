@@ -1,11 +1,14 @@
-r"""The Fisher metric of an exponential family in its natural parameters: \(M = \nabla^2 A(z)\), \(A\) the log-partition function.
+r"""The Fisher metric of an exponential family in its natural parameters: \(M = \nabla^2 A(z)\),
+\(A\) the log-partition function.
 
 \[ p(y \mid z) = h(y)\exp(\langle T(y), z\rangle - A(z)). \]
 
-Its divergence is that of Bregman with the arguments reversed: \(\mathrm{KL}(p_u \| p_z) = A(z) - A(u) - \langle\nabla A(u), z - u\rangle = D_A(z, u)\).
-The two orders have the same Hessian at \(u = z\), and are different functions.
+Its divergence is that of Bregman with the arguments reversed: \(\mathrm{KL}(p_u \| p_z) = A(z) -
+A(u) - \langle\nabla A(u), z - u\rangle = D_A(z, u)\). The two orders have the same Hessian at \(u =
+z\), and are different functions.
 
-A dense matrix: a family that saturates is better served by its own file (`Bernoulli`, `Categorical`, `Poisson`).
+A dense matrix: a family that saturates is better served by its own file (`Bernoulli`,
+`Categorical`, `Poisson`).
 """
 
 from collections.abc import Callable
@@ -13,8 +16,8 @@ from typing import Any, ClassVar
 
 from jaxtyping import PRNGKeyArray
 
-from .._tree import structure
-from .._types import Outputs, Scalar
+from .._base.tree import structure
+from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, differential, hessian, on_vector
 from ._base import AbstractLikelihood
 from ._check import require_callable
@@ -23,13 +26,16 @@ from ._outputs import targets_like
 
 
 class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
-    """The exponential family with the given log-partition function; the outputs of one sample are its natural parameters, any pytree.
+    """The exponential family with the given log-partition function; the outputs of one sample are
+    its natural parameters, any pytree.
 
-    Targets are the sufficient statistic T(y), of the structure of the outputs: the negative log-likelihood is A(z) - <T, z>.
+    Targets are the sufficient statistic T(y), of the structure of the outputs: the negative
+    log-likelihood is A(z) - <T, z>.
 
     **Arguments:**
 
-    - `log_partition`: a convex function A of the outputs of one sample, smooth enough to be differentiated twice.
+    - `log_partition`: a convex function A of the outputs of one sample, smooth enough to be
+        differentiated twice.
     - `sampler`: `sampler(key, z)` draws one T(y); only `sample` (and so `SampledFisher`) needs it.
     """
 
@@ -41,7 +47,11 @@ class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
         example = "ExponentialFamily(lambda z: jnp.sum(jnp.exp(z)))"
         require_callable(self.log_partition, "ExponentialFamily(log_partition=...)", example)
         if self.sampler is not None:
-            require_callable(self.sampler, "ExponentialFamily(sampler=...)", "ExponentialFamily(A, sampler=lambda key, z: ...)")
+            require_callable(
+                self.sampler,
+                "ExponentialFamily(sampler=...)",
+                "ExponentialFamily(A, sampler=lambda key, z: ...)",
+            )
 
     def matrix(self, z):
         return hessian(self.log_partition, z, _OWNER)
@@ -66,10 +76,14 @@ class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
     def likelihood_lift(self, z, targets):
         like = structure(z)
         mean = like.ravel(differential(self.log_partition, z, _OWNER))
-        return self.root(z).unit_lift(like.unravel(mean - like.ravel(targets_like(z, targets, "ExponentialFamily"))))
+        return self.root(z).unit_lift(
+            like.unravel(mean - like.ravel(targets_like(z, targets, "ExponentialFamily")))
+        )
 
     def complaint(self, z):
-        return describe(self.matrix(z), f"The Hessian of {_OWNER}", "A log-partition function is convex.")
+        return describe(
+            self.matrix(z), f"The Hessian of {_OWNER}", "A log-partition function is convex."
+        )
 
 
 _OWNER = "ExponentialFamily(log_partition=...)"

@@ -1,8 +1,11 @@
-r"""The Fisher metric of Gaussian variables with a given covariance, in their mean: \(M = \Sigma^{-1}\).
+r"""The Fisher metric of Gaussian variables with a given covariance, in their mean: \(M =
+\Sigma^{-1}\).
 
-For a variance (scalar or one for each entry) the root is \(\mathrm{diag}(1/\sigma)\). For a full matrix, \(\Sigma = LL^\top\) and \(S = L^{-\top}\):
-\(S^\top v = L^{-1} v\) and \(S^+ c = L^\top c\); \(\Sigma^{-1}\) is never formed. **Assumes** \(\Sigma\) positive definite: a variable without noise has
-infinite information. The differential of the negative log-likelihood is \(\Sigma^{-1}(\mu - y)\), lifted to \(L^{-1}(\mu - y)\).
+For a variance (scalar or one for each entry) the root is \(\mathrm{diag}(1/\sigma)\). For a full
+matrix, \(\Sigma = LL^\top\) and \(S = L^{-\top}\): \(S^\top v = L^{-1} v\) and \(S^+ c = L^\top
+c\); \(\Sigma^{-1}\) is never formed. **Assumes** \(\Sigma\) positive definite: a variable without
+noise has infinite information. The differential of the negative log-likelihood is \(\Sigma^{-1}(\mu
+- y)\), lifted to \(L^{-1}(\mu - y)\).
 """
 
 from typing import ClassVar
@@ -13,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._tree import Structure, structure
+from .._base.tree import Structure, structure
 from ._base import AbstractLikelihood, AbstractRoot
 from ._check import is_concrete
 from ._outputs import one_array, targets_like
@@ -45,16 +48,20 @@ def _rows(x: Array, matrix: Array) -> Array:
 def _solve(cholesky: Array, x: Array, transposed: bool = False) -> Array:
     """L⁻¹ x, or L⁻ᵀ x, for each event x."""
     columns = x.reshape(-1, cholesky.shape[0]).T
-    return jax.scipy.linalg.solve_triangular(cholesky, columns, lower=True, trans=1 if transposed else 0).T.ravel()
+    return jax.scipy.linalg.solve_triangular(
+        cholesky, columns, lower=True, trans=1 if transposed else 0
+    ).T.ravel()
 
 
 class Gaussian(AbstractLikelihood):
-    """Gaussian variables with a given covariance; the outputs are their means. Targets have the shape of the outputs.
+    """Gaussian variables with a given covariance; the outputs are their means. Targets have the
+    shape of the outputs.
 
     **Arguments:**
 
-    - `covariance`: a number, the variance of every entry (then the outputs may be any pytree); or a vector, the variances along the last
-        axis of one array; or a positive definite matrix, the covariance along the last axis. Leading axes are independent.
+    - `covariance`: a number, the variance of every entry (then the outputs may be any pytree); or a
+        vector, the variances along the last axis of one array; or a positive definite matrix, the
+        covariance along the last axis. Leading axes are independent.
     """
 
     covariance: Float[Array, "*d"] | float = 1.0
@@ -68,7 +75,9 @@ class Gaussian(AbstractLikelihood):
             if good and len(shape) < 2:
                 good = bool(np.all(value > 0))
             elif good:
-                good = bool(np.allclose(value, value.T) and np.linalg.eigvalsh((value + value.T) / 2)[0] > 0)
+                good = bool(
+                    np.allclose(value, value.T) and np.linalg.eigvalsh((value + value.T) / 2)[0] > 0
+                )
         if not good or len(shape) > 2 or (len(shape) == 2 and shape[0] != shape[1]):
             raise ValueError(
                 f"Gaussian(covariance=...) takes a positive variance, a vector of them, or a positive definite matrix, got "
@@ -85,13 +94,17 @@ class Gaussian(AbstractLikelihood):
         return np.ndim(self.covariance) == 2
 
     def _read(self, z) -> tuple[Structure, Array]:
-        """The structure of the outputs, and the variance of each entry or the Cholesky factor of the covariance."""
+        """The structure of the outputs, and the variance of each entry or the Cholesky factor of
+        the covariance.
+        """
         like, covariance = structure(z), jnp.asarray(self.covariance)
         covariance = covariance.astype(like.dtype)
         if covariance.ndim == 0:
             return like, jnp.full(like.size, covariance)
         instead = "Give a scalar variance for a pytree of outputs, or use Product({'a': Gaussian(...), ...})."
-        mean, _ = one_array(z, f"Gaussian(covariance of shape {covariance.shape})", "one array of means", instead)
+        mean, _ = one_array(
+            z, f"Gaussian(covariance of shape {covariance.shape})", "one array of means", instead
+        )
         if mean.shape[-1] != covariance.shape[0]:
             raise ValueError(
                 f"Gaussian(covariance of shape {covariance.shape}) takes means with {covariance.shape[0]} entries on their last axis, got "
@@ -112,12 +125,16 @@ class Gaussian(AbstractLikelihood):
     def apply(self, z, v):
         like, spread = self._read(z)
         x = like.ravel(v)
-        return like.unravel(_solve(spread, _solve(spread, x), transposed=True) if self._full else x / spread)
+        return like.unravel(
+            _solve(spread, _solve(spread, x), transposed=True) if self._full else x / spread
+        )
 
     def sharp(self, z, c):
         like, spread = self._read(z)
         x = like.ravel(c)
-        return like.unravel(_rows(_rows(x, spread).ravel(), spread.T).ravel() if self._full else x * spread)
+        return like.unravel(
+            _rows(_rows(x, spread).ravel(), spread.T).ravel() if self._full else x * spread
+        )
 
     def divergence(self, u, z):
         like, spread = self._read(z)
@@ -128,12 +145,17 @@ class Gaussian(AbstractLikelihood):
 
     def negative_log_likelihood(self, z, targets):
         like, spread = self._read(z)
-        return self._half_square(spread, like.ravel(z) - like.ravel(targets_like(z, targets, "Gaussian")))
+        return self._half_square(
+            spread, like.ravel(z) - like.ravel(targets_like(z, targets, "Gaussian"))
+        )
 
     def sample(self, key, z):
         like, spread = self._read(z)
         noise = jax.random.normal(key, (like.size,), like.dtype)
-        return like.unravel(like.ravel(z) + (_rows(noise, spread.T).ravel() if self._full else noise * jnp.sqrt(spread)))
+        return like.unravel(
+            like.ravel(z)
+            + (_rows(noise, spread.T).ravel() if self._full else noise * jnp.sqrt(spread))
+        )
 
     def likelihood_lift(self, z, targets):
         like, spread = self._read(z)

@@ -3,14 +3,18 @@ r"""The Fisher metric of multivariate Gaussian variables in mean and covariance.
 \[ \langle(\dot\mu, \dot\Sigma), M (\dot\mu, \dot\Sigma)\rangle = \dot\mu^\top\Sigma^{-1}\dot\mu
    + \tfrac12 \mathrm{tr}(\Sigma^{-1}\dot\Sigma\,\Sigma^{-1}\dot\Sigma). \]
 
-**The metric does not see antisymmetric matrices.** Covariance tangents are symmetric; a \(d \times d\) array is read as its symmetric part, so
-\(M\dot\Sigma = \tfrac12\Sigma^{-1}\mathrm{sym}(\dot\Sigma)\Sigma^{-1}\) and \(M^+ C = 2\Sigma\,\mathrm{sym}(C)\Sigma\). An output \(\Sigma\) that is not symmetric stands
-for its symmetric part too.
+**The metric does not see antisymmetric matrices.** Covariance tangents are symmetric; a \(d \times
+d\) array is read as its symmetric part, so \(M\dot\Sigma =
+\tfrac12\Sigma^{-1}\mathrm{sym}(\dot\Sigma)\Sigma^{-1}\) and \(M^+ C =
+2\Sigma\,\mathrm{sym}(C)\Sigma\). An output \(\Sigma\) that is not symmetric stands for its
+symmetric part too.
 
-With \(\Sigma = LL^\top\) and \(W = L^{-1}\mathrm{sym}(\dot\Sigma)L^{-\top}\) the form on covariances is \(\tfrac12\|W\|_F^2 = \sum_i (W_{ii}/\sqrt2)^2 +
-\sum_{i>j} W_{ij}^2\), which gives the root: \(S^\top\dot\Sigma = (W_{ii}/\sqrt2,\ W_{ij})\) of \(d(d+1)/2\) entries, all of them needed. Its adjoint is
-\(S w = L^{-\top} V L^{-1}\) with \(V_{ii} = w_{ii}/\sqrt2\), \(V_{ij} = V_{ji} = w_{ij}/2\), so \(S^+ C = (\sqrt2 U_{ii},\ 2U_{ij})\) with
-\(U = L^\top\mathrm{sym}(C)L\). For the negative log-likelihood, with \(t = L^{-1}(y - \mu)\), \(U = \tfrac12(I - tt^\top)\).
+With \(\Sigma = LL^\top\) and \(W = L^{-1}\mathrm{sym}(\dot\Sigma)L^{-\top}\) the form on
+covariances is \(\tfrac12\|W\|_F^2 = \sum_i (W_{ii}/\sqrt2)^2 + \sum_{i>j} W_{ij}^2\), which gives
+the root: \(S^\top\dot\Sigma = (W_{ii}/\sqrt2,\ W_{ij})\) of \(d(d+1)/2\) entries, all of them
+needed. Its adjoint is \(S w = L^{-\top} V L^{-1}\) with \(V_{ii} = w_{ii}/\sqrt2\), \(V_{ij} =
+V_{ji} = w_{ij}/2\), so \(S^+ C = (\sqrt2 U_{ii},\ 2U_{ij})\) with \(U = L^\top\mathrm{sym}(C)L\).
+For the negative log-likelihood, with \(t = L^{-1}(y - \mu)\), \(U = \tfrac12(I - tt^\top)\).
 """
 
 import math
@@ -28,7 +32,9 @@ from ._outputs import Named, mean_and_covariance, symmetric, targets_like
 
 
 class GaussianRoot(AbstractRoot):
-    """The root over b independent Gaussian variables in d dimensions: first all means, then all covariances."""
+    """The root over b independent Gaussian variables in d dimensions: first all means, then all
+    covariances.
+    """
 
     log_scale: Float[Array, " q"]
     cholesky: Float[Array, "b d d"]
@@ -38,7 +44,9 @@ class GaussianRoot(AbstractRoot):
         mean, matrix = _unpack(w, self.cholesky.shape[1], 1 / math.sqrt(2), 1 / 2)
         mean = _solve(self.cholesky, mean[..., None], transposed=True)
         half = _solve(self.cholesky, matrix, transposed=True)
-        return self.reader.put(mean=mean, covariance=symmetric(_solve(self.cholesky, _t(half), transposed=True)))
+        return self.reader.put(
+            mean=mean, covariance=symmetric(_solve(self.cholesky, _t(half), transposed=True))
+        )
 
     def unit_transpose(self, v):
         mean, matrix = _events(self.reader, v)
@@ -49,7 +57,9 @@ class GaussianRoot(AbstractRoot):
     def unit_lift(self, c):
         mean, matrix = _events(self.reader, c)
         upper = _t(self.cholesky)
-        return _pack(upper @ mean[..., None], upper @ symmetric(matrix) @ self.cholesky, math.sqrt(2), 2.0)
+        return _pack(
+            upper @ mean[..., None], upper @ symmetric(matrix) @ self.cholesky, math.sqrt(2), 2.0
+        )
 
 
 def _t(matrix: Array) -> Array:
@@ -70,7 +80,10 @@ def _events(reader: Named, tree) -> tuple[Array, Array]:
 def _pack(mean: Array, matrix: Array, diagonal: float, below: float) -> Array:
     """The means, then diagonal and lower triangle of each symmetric matrix, scaled."""
     rows, columns = np.tril_indices(matrix.shape[-1], -1)
-    triangle = jnp.concatenate([diagonal * jnp.diagonal(matrix, axis1=-2, axis2=-1), below * matrix[..., rows, columns]], axis=-1)
+    triangle = jnp.concatenate(
+        [diagonal * jnp.diagonal(matrix, axis1=-2, axis2=-1), below * matrix[..., rows, columns]],
+        axis=-1,
+    )
     return jnp.concatenate([mean.ravel(), triangle.ravel()])
 
 
@@ -81,14 +94,18 @@ def _unpack(w: Array, d: int, diagonal: float, below: float) -> tuple[Array, Arr
     mean, rest = w[: b * d].reshape(b, d), w[b * d :].reshape(b, triangle)
     rows, columns = np.tril_indices(d, -1)
     lower = jnp.zeros((b, d, d), w.dtype).at[:, rows, columns].set(below * rest[:, d:])
-    middle = jnp.zeros((b, d, d), w.dtype).at[:, np.arange(d), np.arange(d)].set(diagonal * rest[:, :d])
+    middle = (
+        jnp.zeros((b, d, d), w.dtype).at[:, np.arange(d), np.arange(d)].set(diagonal * rest[:, :d])
+    )
     return mean, lower + _t(lower) + middle
 
 
 class GaussianMeanCovariance(AbstractLikelihood):
-    """Gaussian variables with mean and covariance; outputs `{"mean": (..., d), "covariance": (..., d, d)}`, leading axes independent.
+    """Gaussian variables with mean and covariance; outputs `{"mean": (..., d), "covariance": (...,
+    d, d)}`, leading axes independent.
 
-    The covariance must be positive definite. A named tuple (or module) with these fields will do. Targets have the shape of the mean.
+    The covariance must be positive definite. A named tuple (or module) with these fields will do.
+    Targets have the shape of the mean.
     """
 
     nonsingular: ClassVar[bool] = False
@@ -96,18 +113,28 @@ class GaussianMeanCovariance(AbstractLikelihood):
     def root(self, z):
         reader, _, covariance = mean_and_covariance(z, "GaussianMeanCovariance()")
         b, d, _ = covariance.shape
-        return GaussianRoot(jnp.zeros(b * (d + d * (d + 1) // 2), covariance.dtype), jnp.linalg.cholesky(covariance), reader)
+        return GaussianRoot(
+            jnp.zeros(b * (d + d * (d + 1) // 2), covariance.dtype),
+            jnp.linalg.cholesky(covariance),
+            reader,
+        )
 
     def apply(self, z, v):
         reader, _, covariance = mean_and_covariance(z, "GaussianMeanCovariance()")
         mean, matrix = _events(reader, v)
         half = jnp.linalg.solve(covariance, symmetric(matrix))
-        return reader.put(mean=jnp.linalg.solve(covariance, mean[..., None]), covariance=jnp.linalg.solve(covariance, _t(half)) / 2)
+        return reader.put(
+            mean=jnp.linalg.solve(covariance, mean[..., None]),
+            covariance=jnp.linalg.solve(covariance, _t(half)) / 2,
+        )
 
     def sharp(self, z, c):
         reader, _, covariance = mean_and_covariance(z, "GaussianMeanCovariance()")
         mean, matrix = _events(reader, c)
-        return reader.put(mean=covariance @ mean[..., None], covariance=2 * covariance @ symmetric(matrix) @ covariance)
+        return reader.put(
+            mean=covariance @ mean[..., None],
+            covariance=2 * covariance @ symmetric(matrix) @ covariance,
+        )
 
     def divergence(self, u, z):
         # (tr(Σ_z⁻¹Σ_u) - d - log det(Σ_z⁻¹Σ_u) + (μ_u - μ_z)ᵀΣ_z⁻¹(μ_u - μ_z))/2
@@ -117,7 +144,11 @@ class GaussianMeanCovariance(AbstractLikelihood):
         ratio = _solve(cholesky, moved)
         diagonal = jnp.diagonal(ratio, axis1=-2, axis2=-1)
         trace = jnp.sum(ratio**2) - diagonal.size
-        return (trace - 2 * jnp.sum(jnp.log(diagonal)) + jnp.sum(_solve(cholesky, (mean - other)[..., None]) ** 2)) / 2
+        return (
+            trace
+            - 2 * jnp.sum(jnp.log(diagonal))
+            + jnp.sum(_solve(cholesky, (mean - other)[..., None]) ** 2)
+        ) / 2
 
     def negative_log_likelihood(self, z, targets):
         cholesky, t = self._whiten(z, targets)
@@ -126,21 +157,31 @@ class GaussianMeanCovariance(AbstractLikelihood):
     def sample(self, key, z):
         reader, mean, covariance = mean_and_covariance(z, "GaussianMeanCovariance()")
         noise = jax.random.normal(key, mean.shape, mean.dtype)[..., None]
-        return (mean + (jnp.linalg.cholesky(covariance) @ noise)[..., 0]).reshape(reader.get(z)["mean"].shape)
+        return (mean + (jnp.linalg.cholesky(covariance) @ noise)[..., 0]).reshape(
+            reader.get(z)["mean"].shape
+        )
 
     def likelihood_lift(self, z, targets):
         _, t = self._whiten(z, targets)
-        eye = jnp.broadcast_to(jnp.eye(t.shape[1], dtype=t.dtype), (t.shape[0], t.shape[1], t.shape[1]))
+        eye = jnp.broadcast_to(
+            jnp.eye(t.shape[1], dtype=t.dtype), (t.shape[0], t.shape[1], t.shape[1])
+        )
         return _pack(-t, (eye - t * _t(t)) / 2, math.sqrt(2), 2.0)
 
     def _whiten(self, z, targets) -> tuple[Array, Array]:
         """L and t = L⁻¹(y - μ), the latter of shape (b, d, 1)."""
         reader, mean, covariance = mean_and_covariance(z, "GaussianMeanCovariance()")
-        y = targets_like(reader.get(z)["mean"], targets, "GaussianMeanCovariance").reshape(mean.shape)
+        y = targets_like(reader.get(z)["mean"], targets, "GaussianMeanCovariance").reshape(
+            mean.shape
+        )
         cholesky = jnp.linalg.cholesky(covariance)
         return cholesky, _solve(cholesky, (y - mean)[..., None])
 
     def complaint(self, z):
         _, _, covariance = mean_and_covariance(z, "GaussianMeanCovariance()")
         worst = min(covariance, key=lambda x: float(np.linalg.eigvalsh(np.asarray(x))[0]))
-        return describe(worst, "GaussianMeanCovariance: the covariance", "It must be positive definite: model its Cholesky factor.")
+        return describe(
+            worst,
+            "GaussianMeanCovariance: the covariance",
+            "It must be positive definite: model its Cholesky factor.",
+        )

@@ -1,7 +1,9 @@
-r"""The Fisher metric of Gaussian variables in their mean \(\mu\) and \(\lambda = \log\sigma\): \(M = \mathrm{diag}(1/\sigma^2, 2)\).
+r"""The Fisher metric of Gaussian variables in their mean \(\mu\) and \(\lambda = \log\sigma\): \(M
+= \mathrm{diag}(1/\sigma^2, 2)\).
 
-The mean and the logarithm of the scale are orthogonal. With \(t = (y - \mu)/\sigma\) the negative log-likelihood is \(t^2/2 + \lambda\), its differential
-\((-t/\sigma,\ 1 - t^2)\) and its ambient gradient \((\mu - y,\ (1 - t^2)/2)\). The root is graded: \(\ell = (-\lambda,\ \tfrac12\log 2)\).
+The mean and the logarithm of the scale are orthogonal. With \(t = (y - \mu)/\sigma\) the negative
+log-likelihood is \(t^2/2 + \lambda\), its differential \((-t/\sigma,\ 1 - t^2)\) and its ambient
+gradient \((\mu - y,\ (1 - t^2)/2)\). The root is graded: \(\ell = (-\lambda,\ \tfrac12\log 2)\).
 """
 
 import math
@@ -16,7 +18,8 @@ from ._roots import DiagonalRoot
 
 
 class GaussianMeanScale(AbstractLikelihood):
-    """Independent Gaussian variables with mean and scale; outputs `{"mean": μ, "log_scale": log σ}`, arrays of one shape.
+    """Independent Gaussian variables with mean and scale; outputs `{"mean": μ, "log_scale": log
+    σ}`, arrays of one shape.
 
     A named tuple (or module) with these fields will do. Targets are one array of that shape.
     """
@@ -28,7 +31,10 @@ class GaussianMeanScale(AbstractLikelihood):
     def root(self, z):
         reader, _, log_scale = _read(z)
         return DiagonalRoot(
-            reader.like.ravel(reader.put(mean=-log_scale, log_scale=jnp.full_like(log_scale, math.log(2) / 2))), reader.like
+            reader.like.ravel(
+                reader.put(mean=-log_scale, log_scale=jnp.full_like(log_scale, math.log(2) / 2))
+            ),
+            reader.like,
         )
 
     def apply(self, z, v):
@@ -45,7 +51,9 @@ class GaussianMeanScale(AbstractLikelihood):
         # log σ_z/σ_u + (σ_u² + (μ_u - μ_z)²)/(2σ_z²) - 1/2
         (_, mean, log_scale), (_, other, other_log_scale) = _read(u), _read(z)
         gap = log_scale - other_log_scale
-        return jnp.sum(jnp.expm1(2 * gap) / 2 - gap + ((mean - other) * jnp.exp(-other_log_scale)) ** 2 / 2)
+        return jnp.sum(
+            jnp.expm1(2 * gap) / 2 - gap + ((mean - other) * jnp.exp(-other_log_scale)) ** 2 / 2
+        )
 
     def negative_log_likelihood(self, z, targets):
         _, mean, log_scale = _read(z)
@@ -59,7 +67,9 @@ class GaussianMeanScale(AbstractLikelihood):
     def likelihood_lift(self, z, targets):
         reader, mean, log_scale = _read(z)
         error = mean - targets_like(mean, targets, "GaussianMeanScale")
-        return reader.like.ravel(reader.put(mean=error, log_scale=(1 - (error * jnp.exp(-log_scale)) ** 2) / 2))
+        return reader.like.ravel(
+            reader.put(mean=error, log_scale=(1 - (error * jnp.exp(-log_scale)) ** 2) / 2)
+        )
 
 
 def _read(z):
@@ -67,5 +77,7 @@ def _read(z):
     leaves = reader.get(z)
     mean, log_scale = leaves["mean"], leaves["log_scale"]
     if mean.shape != log_scale.shape:
-        raise ValueError(f"GaussianMeanScale() takes 'mean' and 'log_scale' of one shape, got {mean.shape} and {log_scale.shape}.")
+        raise ValueError(
+            f"GaussianMeanScale() takes 'mean' and 'log_scale' of one shape, got {mean.shape} and {log_scale.shape}."
+        )
     return reader, mean, log_scale

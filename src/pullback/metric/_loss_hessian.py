@@ -1,8 +1,10 @@
-r"""The Hessian of the loss in the outputs, \(M = \nabla^2_z\,\ell(z, y)\): pulled back, the generalised Gauss-Newton matrix.
+r"""The Hessian of the loss in the outputs, \(M = \nabla^2_z\,\ell(z, y)\): pulled back, the
+generalised Gauss-Newton matrix.
 
-It is a metric where the loss is convex in the outputs. Where it is not, the user says by a type what to do with the negative eigenvalues: `Refuse` (the
-default), `Clip` or `Absolute`. With `Refuse` the loss is taken to be convex and the divergence is its own,
-\(D_\ell(u, z) = \ell(u) - \ell(z) - \langle\nabla\ell(z), u - z\rangle\); a changed spectrum has no divergence.
+It is a metric where the loss is convex in the outputs. Where it is not, the user says by a type
+what to do with the negative eigenvalues: `Refuse` (the default), `Clip` or `Absolute`. With
+`Refuse` the loss is taken to be convex and the divergence is its own, \(D_\ell(u, z) = \ell(u) -
+\ell(z) - \langle\nabla\ell(z), u - z\rangle\); a changed spectrum has no divergence.
 """
 
 import abc
@@ -33,7 +35,9 @@ class AbstractSpectrum(eqx.Module):
 
 
 class Refuse(AbstractSpectrum):
-    """An indefinite Hessian is not a metric: the root is NaN, and the complaint names the eigenvalues."""
+    """An indefinite Hessian is not a metric: the root is NaN, and the complaint names the
+    eigenvalues.
+    """
 
     def repair(self, matrix):
         return matrix
@@ -58,7 +62,8 @@ class LossHessian(AbstractMatrixMetric):
 
     **Arguments:**
 
-    - `loss`: `loss(z, targets)` or `loss(z)`, a scalar for one sample; or a likelihood, for its negative log-likelihood.
+    - `loss`: `loss(z, targets)` or `loss(z)`, a scalar for one sample; or a likelihood, for its
+        negative log-likelihood.
     - `spectrum`: `Refuse()`, `Clip()` or `Absolute()`.
     - `targets`: the targets of the sample; filled in by `observe`.
     """
@@ -70,7 +75,9 @@ class LossHessian(AbstractMatrixMetric):
 
     def __check_init__(self):
         if not isinstance(self.loss, AbstractLikelihood):
-            require_callable(self.loss, _OWNER, "LossHessian(lambda z, y: jnp.sum((z - y) ** 2) / 2)")
+            require_callable(
+                self.loss, _OWNER, "LossHessian(lambda z, y: jnp.sum((z - y) ** 2) / 2)"
+            )
         if not isinstance(self.spectrum, AbstractSpectrum):
             raise ValueError(
                 f"LossHessian(spectrum=...) takes Refuse(), Clip() or Absolute(), got {self.spectrum!r}. "
@@ -85,7 +92,9 @@ class LossHessian(AbstractMatrixMetric):
 
     def divergence(self, u, z):
         if not self.has_divergence:
-            raise TypeError(f"LossHessian(spectrum={self.spectrum}) is a metric without a divergence; with Refuse() it has one.")
+            raise TypeError(
+                f"LossHessian(spectrum={self.spectrum}) is a metric without a divergence; with Refuse() it has one."
+            )
         return bregman(loss_of(self.loss, self.targets, _OWNER), u, z, _OWNER)
 
     @property

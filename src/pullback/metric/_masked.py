@@ -1,11 +1,14 @@
-r"""A metric that does not see some entries of the outputs: \(M_E = E M E\), \(E\) the diagonal 0/1 projection on the entries that are kept.
+r"""A metric that does not see some entries of the outputs: \(M_E = E M E\), \(E\) the diagonal 0/1
+projection on the entries that are kept.
 
-\(S_E = ES\), and the lift of \(c\) is that of its projection on the range: \(\hat r = \hat S^\top E\,M_E^+ c\). Where \(E\) commutes with \(M\) (the mask keeps or
-drops whole independent factors: any mask on a diagonal metric, whole rows of logits under `Categorical`), \(M_E^+ = E M^+ E\) and the lift is that of \(Ec\),
-exact and graded as the metric itself. Otherwise \(M_E^+\) comes from a dense pseudo-inverse of \(ES\), which resolves singular values to eps relative.
+\(S_E = ES\), and the lift of \(c\) is that of its projection on the range: \(\hat r = \hat S^\top
+E\,M_E^+ c\). Where \(E\) commutes with \(M\) (the mask keeps or drops whole independent factors:
+any mask on a diagonal metric, whole rows of logits under `Categorical`), \(M_E^+ = E M^+ E\) and
+the lift is that of \(Ec\), exact and graded as the metric itself. Otherwise \(M_E^+\) comes from a
+dense pseudo-inverse of \(ES\), which resolves singular values to eps relative.
 
-The mask acts on the tangent space, not on the family: dropping a logit is not renormalising the other classes. The divergence keeps the masked entries
-of `u` at those of `z`.
+The mask acts on the tangent space, not on the family: dropping a logit is not renormalising the
+other classes. The divergence keeps the masked entries of `u` at those of `z`.
 """
 
 from typing import Any, ClassVar
@@ -15,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .._tree import Structure, split, structure
-from .._types import Outputs
+from .._base.tree import Structure, split, structure
+from .._base.types import Outputs
 from ._base import AbstractMetric, AbstractRoot
 from ._check import require_metrics
 from ._roots import dense_factor
@@ -41,7 +44,9 @@ class MaskedRoot(AbstractRoot):
         c = _project(self.like, self.keep, c)
         if self.inverse is None:
             return self.root.unit_lift(c)
-        return self.unit_transpose(self.like.unravel(self.inverse.T @ (self.inverse @ self.like.ravel(c))))
+        return self.unit_transpose(
+            self.like.unravel(self.inverse.T @ (self.inverse @ self.like.ravel(c)))
+        )
 
 
 def _project(like: Structure, keep: Array, tree: Any) -> Any:
@@ -54,13 +59,15 @@ def _inverse(root: AbstractRoot, keep: Array, like: Structure) -> Float[Array, "
 
 
 class Masked(AbstractMetric):
-    """A metric on the entries of the outputs where the mask is `True`; the others are absent from it.
+    """A metric on the entries of the outputs where the mask is `True`; the others are absent from
+    it.
 
     **Arguments:**
 
     - `metric`: a metric on the outputs of one sample.
-    - `mask`: booleans, a tree that the outputs extend (one array serves all leaves below it). An array with fewer axes than the outputs
-        masks along their leading axes, whole rows; axes of size 1 are repeated.
+    - `mask`: booleans, a tree that the outputs extend (one array serves all leaves below it). An
+        array with fewer axes than the outputs masks along their leading axes, whole rows; axes of
+        size 1 are repeated.
     """
 
     metric: AbstractMetric
@@ -71,8 +78,12 @@ class Masked(AbstractMetric):
         example = "Masked(Categorical(), jnp.array([True, False]))"
         require_metrics([self.metric], "Masked(metric=...)", example)
         leaves = jax.tree.leaves(self.mask)
-        if not leaves or not all(isinstance(x, bool) or getattr(x, "dtype", None) == jnp.bool_ for x in leaves):
-            raise ValueError(f"Masked(mask=...) takes booleans, got {self.mask!r}. For example {example}.")
+        if not leaves or not all(
+            isinstance(x, bool) or getattr(x, "dtype", None) == jnp.bool_ for x in leaves
+        ):
+            raise ValueError(
+                f"Masked(mask=...) takes booleans, got {self.mask!r}. For example {example}."
+            )
 
     @property
     def graded(self) -> bool:
@@ -89,7 +100,9 @@ class Masked(AbstractMetric):
         return self.metric.has_divergence
 
     def _read(self, z: Outputs) -> tuple[Structure, Bool[Array, " k"], bool]:
-        """The structure of the outputs, which entries are kept, and whether the mask commutes with the metric (known when traced)."""
+        """The structure of the outputs, which entries are kept, and whether the mask commutes with
+        the metric (known when traced).
+        """
         event, commutes = self.metric.event_ndim, []
 
         def spread(mask, part):
@@ -97,12 +110,16 @@ class Masked(AbstractMetric):
 
             def one(x):
                 shape = (*mask.shape, *(1,) * (x.ndim - mask.ndim))
-                if len(shape) != x.ndim or any(m not in (1, n) for m, n in zip(shape, x.shape, strict=True)):
+                if len(shape) != x.ndim or any(
+                    m not in (1, n) for m, n in zip(shape, x.shape, strict=True)
+                ):
                     raise ValueError(
                         f"Masked(mask=...) of shape {mask.shape} does not fit outputs of shape {x.shape}: it must be their shape, or a "
                         f"leading part of it, with 1 where an axis is repeated."
                     )
-                commutes.append(event is not None and all(m == 1 for m in shape[max(x.ndim - event, 0) :]))
+                commutes.append(
+                    event is not None and all(m == 1 for m in shape[max(x.ndim - event, 0) :])
+                )
                 return jnp.broadcast_to(mask.reshape(shape), x.shape)
 
             return jax.tree.map(one, part)
@@ -118,13 +135,17 @@ class Masked(AbstractMetric):
                 f"{jax.tree.structure(coordinates)}. Give one array, or a tree of them with the keys of the outputs."
             ) from error
         like = structure(z)
-        flat = jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(keep)] or [jnp.zeros(0, bool)])
+        flat = jnp.concatenate(
+            [jnp.ravel(x) for x in jax.tree.leaves(keep)] or [jnp.zeros(0, bool)]
+        )
         return like, flat, all(commutes)
 
     def root(self, z):
         like, keep, commutes = self._read(z)
         root = self.metric.root(z)
-        return MaskedRoot(root.log_scale, root, keep, None if commutes else _inverse(root, keep, like), like)
+        return MaskedRoot(
+            root.log_scale, root, keep, None if commutes else _inverse(root, keep, like), like
+        )
 
     def apply(self, z, v):
         like, keep, _ = self._read(z)
@@ -139,7 +160,9 @@ class Masked(AbstractMetric):
 
     def divergence(self, u, z):
         like, keep, _ = self._read(z)
-        return self.metric.divergence(eqx.combine(like.unravel(jnp.where(keep, like.ravel(u), like.ravel(z))), split(z)[1]), z)
+        return self.metric.divergence(
+            eqx.combine(like.unravel(jnp.where(keep, like.ravel(u), like.ravel(z))), split(z)[1]), z
+        )
 
     def observe(self, targets, index):
         return Masked(self.metric.observe(targets, index), self.mask)

@@ -1,4 +1,6 @@
-"""How a metric reads the outputs and the targets it is given: one array, leaves with names, targets of the shape of the outputs."""
+"""How a metric reads the outputs and the targets it is given: one array, leaves with names, targets
+of the shape of the outputs.
+"""
 
 from typing import Any
 
@@ -7,66 +9,49 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._tree import Structure, is_coordinate, split, structure
-from .._types import Outputs, OutputVector
+from .._base.tree import Structure, is_coordinate, split, structure
+from .._base.types import Outputs, OutputVector
 
 
 def one_array(z: Outputs, owner: str, what: str, instead: str) -> tuple[Array, Structure]:
-    """The only floating array of the outputs.
-
-    **Arguments:**
-
-    - `z`: outputs with one floating leaf of at least one axis.
-    - `owner`: the metric that asks, for the message.
-    - `what`: what the array must hold.
-    - `instead`: what to use otherwise.
-    """
+    """The only floating array of the outputs."""
     leaves = jax.tree.leaves(split(z)[0])
     if len(leaves) != 1 or leaves[0].ndim == 0:
-        raise ValueError(f"{owner} takes {what}, got outputs of shapes {[x.shape for x in leaves]}. {instead}")
+        raise ValueError(
+            f"{owner} takes {what}, got outputs of shapes {[x.shape for x in leaves]}. {instead}"
+        )
     return leaves[0], structure(z)
 
 
 class Named(eqx.Module):
-    """Outputs whose floating leaves have names: keys of a dictionary, or fields of a named tuple or of a module."""
+    """Outputs whose floating leaves have names: keys of a dictionary, or fields of a named tuple or
+    of a module.
+    """
 
     like: Structure = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
 
     def get(self, tree: OutputVector) -> dict[str, Array]:
-        """The leaves by their names.
-
-        **Arguments:**
-
-        - `tree`: outputs, or a vector or covector on them.
-        """
+        """The leaves by their names."""
         leaves, treedef = jax.tree.flatten(split(tree)[0])
         if treedef != self.like.treedef:
             raise ValueError(f"expected a tree {self.like.treedef}, got {treedef}.")
         return dict(zip(self.names, leaves, strict=True))
 
     def put(self, **arrays: Array) -> OutputVector:
-        """The vector or covector with the given leaves.
-
-        **Arguments:**
-
-        - `arrays`: one for each name, of the size of that leaf.
-        """
+        """The vector or covector with the given leaves."""
         flat = zip(self.names, self.like.shapes, self.like.dtypes, strict=True)
-        return jax.tree.unflatten(self.like.treedef, [arrays[n].reshape(s).astype(d) for n, s, d in flat])
+        return jax.tree.unflatten(
+            self.like.treedef, [arrays[n].reshape(s).astype(d) for n, s, d in flat]
+        )
 
 
 def named(z: Outputs, owner: str, names: tuple[str, ...]) -> Named:
-    """Read outputs with named leaves.
-
-    **Arguments:**
-
-    - `z`: the outputs of one sample.
-    - `owner`: the metric that asks, for the message.
-    - `names`: the names that the floating leaves must have, in any order.
-    """
+    """Read outputs with named leaves."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(split(z)[0])]
-    found = tuple(str(getattr(p[-1], "key", getattr(p[-1], "name", ""))) if p else "" for p in paths)
+    found = tuple(
+        str(getattr(p[-1], "key", getattr(p[-1], "name", ""))) if p else "" for p in paths
+    )
     if sorted(found) != sorted(names):
         example = "{" + ", ".join(f"'{n}': ..." for n in names) + "}"
         got = ", ".join(jax.tree_util.keystr(p) or "one array" for p in paths)
@@ -77,12 +62,8 @@ def named(z: Outputs, owner: str, names: tuple[str, ...]) -> Named:
 
 
 def mean_and_covariance(z: Outputs, owner: str) -> tuple[Named, Array, Array]:
-    """Outputs `{"mean": (..., d), "covariance": (..., d, d)}` as arrays (b, d) and (b, d, d), the covariance symmetrised.
-
-    **Arguments:**
-
-    - `z`: the outputs of one sample.
-    - `owner`: the metric that asks, for the message.
+    """Outputs `{"mean": (..., d), "covariance": (..., d, d)}` as arrays (b, d) and (b, d, d), the
+    covariance symmetrised.
     """
     reader = named(z, owner, ("mean", "covariance"))
     leaves = reader.get(z)
@@ -97,24 +78,12 @@ def mean_and_covariance(z: Outputs, owner: str) -> tuple[Named, Array, Array]:
 
 
 def symmetric(matrix: Array) -> Array:
-    """The symmetric part, over leading axes.
-
-    **Arguments:**
-
-    - `matrix`: an array of shape (..., d, d).
-    """
+    """The symmetric part, over leading axes."""
     return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2
 
 
 def targets_like(z: Outputs, targets: Any, owner: str) -> PyTree:
-    """Targets as a tree of the coordinates of `z`, each leaf of the shape and dtype of its output.
-
-    **Arguments:**
-
-    - `z`: the outputs of one sample.
-    - `targets`: a tree of the structure of `z`; where `z` carries leaves that are not floating, anything.
-    - `owner`: the family that asks, for the message.
-    """
+    """Targets as a tree of the coordinates of `z`, each leaf of the shape and dtype of its output."""
     coordinates = split(z)[0]
     if jax.tree.structure(targets) == jax.tree.structure(z):
         targets = jax.tree.map(lambda s, y: y if is_coordinate(s) else None, z, targets)
@@ -126,11 +95,15 @@ def targets_like(z: Outputs, targets: Any, owner: str) -> PyTree:
             raise ValueError(wrong)
         y = jnp.asarray(y)
         if y.shape != s.shape:
-            raise ValueError(f"{owner} targets must have the shape {s.shape} of the outputs, got {y.shape}.")
+            raise ValueError(
+                f"{owner} targets must have the shape {s.shape} of the outputs, got {y.shape}."
+            )
         return y.astype(s.dtype)
 
     try:
         leaves = jax.tree.structure(coordinates).flatten_up_to(targets)
     except (ValueError, TypeError) as error:
         raise ValueError(wrong) from error
-    return jax.tree.map(one, coordinates, jax.tree.unflatten(jax.tree.structure(coordinates), leaves))
+    return jax.tree.map(
+        one, coordinates, jax.tree.unflatten(jax.tree.structure(coordinates), leaves)
+    )

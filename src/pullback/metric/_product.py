@@ -1,7 +1,9 @@
-r"""Metrics side by side on the parts of the outputs: \(M = \mathrm{diag}(M_1, \dots, M_n)\), hence \(S = \mathrm{diag}(S_1, \dots, S_n)\), gradings kept.
+r"""Metrics side by side on the parts of the outputs: \(M = \mathrm{diag}(M_1, \dots, M_n)\), hence
+\(S = \mathrm{diag}(S_1, \dots, S_n)\), gradings kept.
 
-The metrics form a tree (a dictionary, a tuple, a named tuple, nested if you like), and each acts on the part of the outputs that stands in its place. If all are
-likelihoods and the parts are independent given the outputs, their joint distribution has this Fisher metric: `ProductLikelihood`.
+The metrics form a tree (a dictionary, a tuple, a named tuple, nested if you like), and each acts on
+the part of the outputs that stands in its place. If all are likelihoods and the parts are
+independent given the outputs, their joint distribution has this Fisher metric: `ProductLikelihood`.
 """
 
 from typing import Any
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._tree import all_finite
+from .._base.tree import all_finite
 from ._base import AbstractLikelihood, AbstractMetric, AbstractRoot
 from ._check import require_metrics
 
@@ -26,15 +28,21 @@ class ProductRoot(AbstractRoot):
 
     def unit(self, w):
         pieces = jnp.split(w, np.cumsum([root.size for root in self.roots])[:-1])
-        return jax.tree.unflatten(self.treedef, [root.unit(x) for root, x in zip(self.roots, pieces, strict=True)])
+        return jax.tree.unflatten(
+            self.treedef, [root.unit(x) for root, x in zip(self.roots, pieces, strict=True)]
+        )
 
     def unit_transpose(self, v):
         parts = self.treedef.flatten_up_to(v)
-        return jnp.concatenate([root.unit_transpose(x) for root, x in zip(self.roots, parts, strict=True)])
+        return jnp.concatenate(
+            [root.unit_transpose(x) for root, x in zip(self.roots, parts, strict=True)]
+        )
 
     def unit_lift(self, c):
         parts = self.treedef.flatten_up_to(c)
-        return jnp.concatenate([root.unit_lift(x) for root, x in zip(self.roots, parts, strict=True)])
+        return jnp.concatenate(
+            [root.unit_lift(x) for root, x in zip(self.roots, parts, strict=True)]
+        )
 
 
 def _flatten(metrics: PyTree) -> tuple[list[Any], Any]:
@@ -68,12 +76,7 @@ class AbstractProduct(AbstractMetric):
         return all(metric.has_divergence for metric in _flatten(self.metrics)[0])
 
     def parts(self, *trees: Any) -> list[tuple]:
-        """The metrics, each with its part of the trees.
-
-        **Arguments:**
-
-        - `trees`: outputs, vectors, covectors or targets of the structure of `metrics`, with anything for leaves.
-        """
+        """The metrics, each with its part of the trees."""
         metrics, treedef = _flatten(self.metrics)
         try:
             columns = [treedef.flatten_up_to(tree) for tree in trees]
@@ -88,13 +91,19 @@ class AbstractProduct(AbstractMetric):
 
     def root(self, z):
         roots = tuple(metric.root(x) for metric, x in self.parts(z))
-        return ProductRoot(jnp.concatenate([root.log_scale for root in roots]), roots, _flatten(self.metrics)[1])
+        return ProductRoot(
+            jnp.concatenate([root.log_scale for root in roots]), roots, _flatten(self.metrics)[1]
+        )
 
     def apply(self, z, v):
-        return jax.tree.unflatten(_flatten(self.metrics)[1], [metric.apply(x, y) for metric, x, y in self.parts(z, v)])
+        return jax.tree.unflatten(
+            _flatten(self.metrics)[1], [metric.apply(x, y) for metric, x, y in self.parts(z, v)]
+        )
 
     def sharp(self, z, c):
-        return jax.tree.unflatten(_flatten(self.metrics)[1], [metric.sharp(x, y) for metric, x, y in self.parts(z, c)])
+        return jax.tree.unflatten(
+            _flatten(self.metrics)[1], [metric.sharp(x, y) for metric, x, y in self.parts(z, c)]
+        )
 
     def divergence(self, u, z):
         return sum(metric.divergence(x, y) for metric, x, y in self.parts(u, z))
@@ -114,13 +123,16 @@ class AbstractProduct(AbstractMetric):
 
 
 class Product(AbstractProduct):
-    """One metric for each part of the outputs, e.g. `Product({"class": Categorical(), "box": Euclidean()})`.
+    """One metric for each part of the outputs, e.g. `Product({"class": Categorical(), "box":
+    Euclidean()})`.
 
-    Targets of the structure of `metrics` are handed out part by part to the metrics that look at them; any others go whole to each.
+    Targets of the structure of `metrics` are handed out part by part to the metrics that look at
+    them; any others go whole to each.
 
     **Arguments:**
 
-    - `metrics`: a pytree of metrics that the outputs extend: each metric stands where its part of the outputs stands.
+    - `metrics`: a pytree of metrics that the outputs extend: each metric stands where its part of
+        the outputs stands.
     """
 
     metrics: PyTree[AbstractMetric]
@@ -130,7 +142,8 @@ class Product(AbstractProduct):
 
 
 class ProductLikelihood(AbstractProduct, AbstractLikelihood):
-    """Independent variables of several families, e.g. `ProductLikelihood({"class": Categorical(), "count": Poisson()})`.
+    """Independent variables of several families, e.g. `ProductLikelihood({"class": Categorical(),
+    "count": Poisson()})`.
 
     Targets have the structure of `metrics`, with the targets of each family in its place.
 
@@ -160,7 +173,9 @@ class ProductLikelihood(AbstractProduct, AbstractLikelihood):
         return jax.tree.unflatten(_flatten(self.metrics)[1], draws)
 
     def likelihood_lift(self, z, targets):
-        return jnp.concatenate([family.likelihood_lift(x, y) for family, x, y in self.parts(z, targets)])
+        return jnp.concatenate(
+            [family.likelihood_lift(x, y) for family, x, y in self.parts(z, targets)]
+        )
 
 
 _EXAMPLE = "Product({'class': Categorical(), 'value': Gaussian()})"

@@ -1,7 +1,9 @@
-r"""Any metric given as a matrix-valued function of the outputs, \(M(z)\) on the ravelled outputs of one sample.
+r"""Any metric given as a matrix-valued function of the outputs, \(M(z)\) on the ravelled outputs of
+one sample.
 
-**Assumes** \(M(z)\) symmetric (asymmetry up to \(\sqrt{\mathrm{eps}}\) relative is rounding, and is symmetrised) and positive semi-definite; anything
-else is refused, and the complaint says which of the two it is. There is no divergence: a metric alone does not determine one.
+**Assumes** \(M(z)\) symmetric (asymmetry up to \(\sqrt{\mathrm{eps}}\) relative is rounding, and is
+symmetrised) and positive semi-definite; anything else is refused, and the complaint says which of
+the two it is. There is no divergence: a metric alone does not determine one.
 """
 
 from collections.abc import Callable
@@ -11,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._tree import structure
-from .._types import Outputs
+from .._base.tree import structure
+from .._base.types import Outputs
 from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
 
@@ -22,20 +24,26 @@ class Riemannian(AbstractMatrixMetric):
 
     **Arguments:**
 
-    - `matrix_fn`: from the outputs of one sample, with k floating entries in all, to a symmetric positive semi-definite (k, k) array on
-        these entries, ravelled leaf by leaf.
+    - `matrix_fn`: from the outputs of one sample, with k floating entries in all, to a symmetric
+        positive semi-definite (k, k) array on these entries, ravelled leaf by leaf.
     """
 
     matrix_fn: Callable[[Outputs], Float[Array, "k k"]]
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):
-        require_callable(self.matrix_fn, "Riemannian(matrix_fn=...)", "Riemannian(lambda z: jnp.diag(1 + z**2))")
+        require_callable(
+            self.matrix_fn, "Riemannian(matrix_fn=...)", "Riemannian(lambda z: jnp.diag(1 + z**2))"
+        )
 
     def matrix(self, z):
         matrix = self._given(z)
         asymmetry, size = _asymmetry(matrix)
-        return jnp.where(asymmetry <= jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size, (matrix + matrix.T) / 2, jnp.nan)
+        return jnp.where(
+            asymmetry <= jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size,
+            (matrix + matrix.T) / 2,
+            jnp.nan,
+        )
 
     def _given(self, z):
         like, matrix = structure(z), jnp.asarray(self.matrix_fn(z))
@@ -54,7 +62,11 @@ class Riemannian(AbstractMatrixMetric):
                 f"Riemannian(matrix_fn=...) is not symmetric at these outputs: max |M - Mᵀ| = {float(asymmetry):.6g} where "
                 f"max |M| = {float(size):.6g}."
             )
-        return describe(matrix, "The matrix of Riemannian(matrix_fn=...)", "A metric must not be negative in any direction.")
+        return describe(
+            matrix,
+            "The matrix of Riemannian(matrix_fn=...)",
+            "A metric must not be negative in any direction.",
+        )
 
 
 def _asymmetry(matrix: Array) -> tuple[Array, Array]:

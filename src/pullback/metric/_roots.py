@@ -1,9 +1,10 @@
 r"""The roots that several metrics share: diagonal, dense (symmetric), and a given factor.
 
-A dense positive semi-definite matrix is rooted symmetrically, \(S = M^{1/2} = V\,\mathrm{diag}(\sqrt\lambda)\,V^\top\), because that root is a smooth
-function of \(M\) even where eigenvalues coincide (the eigenvectors are not). An eigenvalue at or below
-\(k \cdot \mathrm{eps} \cdot \lambda_{\max}\) is zero to working precision. A negative one beyond 64 times that makes the root NaN, which
-the engine reports as a metric that is not a metric.
+A dense positive semi-definite matrix is rooted symmetrically, \(S = M^{1/2} =
+V\,\mathrm{diag}(\sqrt\lambda)\,V^\top\), because that root is a smooth function of \(M\) even where
+eigenvalues coincide (the eigenvectors are not). An eigenvalue at or below \(k \cdot \mathrm{eps}
+\cdot \lambda_{\max}\) is zero to working precision. A negative one beyond 64 times that makes the
+root NaN, which the engine reports as a metric that is not a metric.
 """
 
 import math
@@ -16,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._tree import Structure, structure
-from .._types import OutputCovector, Outputs, OutputVector
+from .._base.tree import Structure, structure
+from .._base.types import OutputCovector, Outputs, OutputVector
 from ._base import AbstractRoot
 
 
@@ -34,8 +35,9 @@ class DiagonalRoot(AbstractRoot):
         return self.like.ravel(v)
 
     def unit_lift(self, c):
-        # S⁺c = e^-ℓ c, and its grading divided out: e^-2ℓ c. In two factors, because e^-2ℓ may overflow where the product does not;
-        # and c = 0 wins over an overflowing factor. Only there: elsewhere the map is linear in c, and differentiated at c = 0 too.
+        # S⁺c = e^-ℓ c, and its grading divided out: e^-2ℓ c. In two factors, because e^-2ℓ may
+        # overflow where the product does not; and c = 0 wins over an overflowing factor. Only
+        # there: elsewhere the map is linear in c, and differentiated at c = 0 too.
         c = self.like.ravel(c)
         present = (self.log_scale != -jnp.inf) & ((c != 0) | ~overflows(-2 * self.log_scale))
         inverse = jnp.exp(-jnp.where(present, self.log_scale, 0.0))
@@ -43,17 +45,13 @@ class DiagonalRoot(AbstractRoot):
 
 
 def overflows(log: Array) -> Array:
-    """Whether e^log is beyond the range of the floating-point type.
-
-    **Arguments:**
-
-    - `log`: logarithms.
-    """
+    """Whether e^log is beyond the range of the floating-point type."""
     return log >= jnp.log(jnp.finfo(log.dtype).max)
 
 
 class FactorRoot(AbstractRoot):
-    """A dense factor S (k × q) of the metric and its pseudo-inverse, on the ravelled outputs; not graded.
+    """A dense factor S (k × q) of the metric and its pseudo-inverse, on the ravelled outputs; not
+    graded.
 
     Leading axes of the factor are independent blocks.
     """
@@ -78,59 +76,36 @@ class FactorRoot(AbstractRoot):
 
 
 def _block_mv(matrix: Float[Array, "*batch a b"], x: Array) -> Array:
-    return jnp.einsum("...ab,...b->...a", matrix, x.reshape(*matrix.shape[:-2], matrix.shape[-1])).ravel()
+    return jnp.einsum(
+        "...ab,...b->...a", matrix, x.reshape(*matrix.shape[:-2], matrix.shape[-1])
+    ).ravel()
 
 
 def factor_root(factor: Float[Array, "k q"], z: Outputs) -> FactorRoot:
-    """The root whose factor is given: M = S Sᵀ.
-
-    **Arguments:**
-
-    - `factor`: any matrix S with as many rows as the outputs have entries; rank deficient and rectangular are fine.
-    - `z`: the outputs, for their structure.
-    """
+    """The root whose factor is given: M = S Sᵀ."""
     return FactorRoot(factor, jnp.linalg.pinv(factor), structure(z))
 
 
 def matrix_root(matrix: Float[Array, "k k"], z: Outputs) -> FactorRoot:
-    """The symmetric root of a dense positive semi-definite matrix.
-
-    **Arguments:**
-
-    - `matrix`: symmetric, positive semi-definite up to rounding.
-    - `z`: the outputs, for their structure.
-    """
+    """The symmetric root of a dense positive semi-definite matrix."""
     return FactorRoot(spectral(SQRT, matrix), spectral(INVERSE_SQRT, matrix), structure(z))
 
 
 def matrix_apply(matrix: Float[Array, "k k"], z: Outputs, v: OutputVector) -> OutputCovector:
-    """M v for a dense matrix on the ravelled outputs.
-
-    **Arguments:**
-
-    - `matrix`: the metric at `z`.
-    - `z`: the outputs, for their structure.
-    - `v`: an output vector.
-    """
+    """M v for a dense matrix on the ravelled outputs."""
     like = structure(z)
     return like.unravel(matrix @ like.ravel(v))
 
 
 def matrix_sharp(matrix: Float[Array, "k k"], z: Outputs, c: OutputCovector) -> OutputVector:
-    """M⁺ c for a dense matrix on the ravelled outputs.
-
-    **Arguments:**
-
-    - `matrix`: the metric at `z`.
-    - `z`: the outputs, for their structure.
-    - `c`: an output covector.
-    """
+    """M⁺ c for a dense matrix on the ravelled outputs."""
     like = structure(z)
     return like.unravel(spectral(INVERSE, matrix) @ like.ravel(c))
 
 
 class SpectralFunction(NamedTuple):
-    """A function of symmetric matrices: its value on the eigenvalues, and its divided difference on pairs of them.
+    """A function of symmetric matrices: its value on the eigenvalues, and its divided difference on
+    pairs of them.
 
     Both also take the level at or below which an eigenvalue is noise.
     """
@@ -139,12 +114,18 @@ class SpectralFunction(NamedTuple):
     quotient: Callable[[Array, Array, Array], Array]
 
 
-def _on_range(function: Callable[[Array], Array], quotient: Callable[[Array, Array], Array]) -> SpectralFunction:
-    """f on the eigenvalues above the noise, zero on those within it, NaN on those below. `quotient` is (f(a) - f(b))/(a - b)."""
+def _on_range(
+    function: Callable[[Array], Array], quotient: Callable[[Array, Array], Array]
+) -> SpectralFunction:
+    """f on the eigenvalues above the noise, zero on those within it, NaN on those below. `quotient`
+    is (f(a) - f(b))/(a - b).
+    """
 
     def image(values, noise):
         kept = values > noise
-        return jnp.where(kept, function(jnp.where(kept, values, 1.0)), jnp.where(values < -noise, jnp.nan, 0.0))
+        return jnp.where(
+            kept, function(jnp.where(kept, values, 1.0)), jnp.where(values < -noise, jnp.nan, 0.0)
+        )
 
     def divided(a, b, noise):
         a, b = jnp.broadcast_arrays(a, b)
@@ -157,13 +138,17 @@ def _on_range(function: Callable[[Array], Array], quotient: Callable[[Array, Arr
 
 
 SQRT = _on_range(jnp.sqrt, lambda a, b: 1 / (jnp.sqrt(a) + jnp.sqrt(b)))
-INVERSE_SQRT = _on_range(lambda a: 1 / jnp.sqrt(a), lambda a, b: -1 / (a * jnp.sqrt(b) + b * jnp.sqrt(a)))
+INVERSE_SQRT = _on_range(
+    lambda a: 1 / jnp.sqrt(a), lambda a, b: -1 / (a * jnp.sqrt(b) + b * jnp.sqrt(a))
+)
 INVERSE = _on_range(lambda a: 1 / a, lambda a, b: -1 / (a * b))
 CLIP = SpectralFunction(
     lambda a, _: jnp.maximum(a, 0.0),
     lambda a, b, _: (jnp.maximum(a, 0.0) + jnp.maximum(b, 0.0)) / _nonzero(jnp.abs(a) + jnp.abs(b)),
 )
-ABSOLUTE = SpectralFunction(lambda a, _: jnp.abs(a), lambda a, b, _: (a + b) / _nonzero(jnp.abs(a) + jnp.abs(b)))
+ABSOLUTE = SpectralFunction(
+    lambda a, _: jnp.abs(a), lambda a, b, _: (a + b) / _nonzero(jnp.abs(a) + jnp.abs(b))
+)
 
 
 def _nonzero(x: Array) -> Array:
@@ -174,13 +159,8 @@ def _nonzero(x: Array) -> Array:
 def spectral(function: SpectralFunction, matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
     """f(M) for a symmetric matrix.
 
-    The derivative is that of Daleckii and Krein, V (F ∘ Vᵀ dM V) Vᵀ with F the divided differences of f, in closed form: accurate
-    where eigenvalues coincide, and right at constant rank.
-
-    **Arguments:**
-
-    - `function`: one of `SQRT`, `INVERSE_SQRT`, `INVERSE` (on the range; zero on the kernel; NaN if indefinite), `CLIP`, `ABSOLUTE`.
-    - `matrix`: symmetric up to rounding.
+    The derivative is that of Daleckii and Krein, V (F ∘ Vᵀ dM V) Vᵀ with F the divided differences
+    of f, in closed form: accurate where eigenvalues coincide, and right at constant rank.
     """
     values, vectors, noise = _eigh(matrix)
     return (vectors * function.image(values, noise)[None, :]) @ vectors.T
@@ -189,8 +169,9 @@ def spectral(function: SpectralFunction, matrix: Float[Array, "k k"]) -> Float[A
 def _eigh(matrix: Array) -> tuple[Array, Array, Array]:
     """Eigenvalues, eigenvectors, and the noise in the eigenvalues.
 
-    The noise is at least k eps λ_max, the backward error of the decomposition. Automatic Hessians carry a little more, and a slightly negative
-    eigenvalue (down to 64 times that) says how much: then nothing below its modulus is taken for a positive one.
+    The noise is at least k eps λ_max, the backward error of the decomposition. Automatic Hessians
+    carry a little more, and a slightly negative eigenvalue (down to 64 times that) says how much:
+    then nothing below its modulus is taken for a positive one.
     """
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.abs(values), initial=0.0)
@@ -203,15 +184,11 @@ def _spectral_jvp(function, primals, tangents):
     values, vectors, noise = _eigh(matrix)
     weights = function.quotient(values[:, None], values[None, :], noise)
     inside = vectors.T @ ((tangent + tangent.T) / 2) @ vectors
-    return (vectors * function.image(values, noise)[None, :]) @ vectors.T, vectors @ (weights * inside) @ vectors.T
+    return (vectors * function.image(values, noise)[None, :]) @ vectors.T, vectors @ (
+        weights * inside
+    ) @ vectors.T
 
 
 def dense_factor(root: AbstractRoot, like: Structure) -> Float[Array, "k q"]:
-    """The matrix of a root on the ravelled outputs.
-
-    **Arguments:**
-
-    - `root`: any root.
-    - `like`: the structure of the outputs.
-    """
+    """The matrix of a root on the ravelled outputs."""
     return jax.vmap(lambda w: like.ravel(root.mv(w)))(jnp.eye(root.size, dtype=like.dtype)).T

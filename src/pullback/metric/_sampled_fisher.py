@@ -1,8 +1,11 @@
-r"""The Fisher metric from draws: \(S = \frac{1}{\sqrt D}[s_1 \dots s_D]\), \(s_d = \nabla_z(-\log p(y_d \mid z))\), \(y_d \sim p(\cdot \mid z)\).
+r"""The Fisher metric from draws: \(S = \frac{1}{\sqrt D}[s_1 \dots s_D]\), \(s_d = \nabla_z(-\log
+p(y_d \mid z))\), \(y_d \sim p(\cdot \mid z)\).
 
-\(S S^\top\) is an unbiased estimate of the true Fisher metric of the family, of rank at most \(D\), with error of order \(D^{-1/2}\). The draws come from the
-**model**, given the outputs; compare `EmpiricalFisher`. Only the true Fisher metric (the family itself) equals the Hessian of the loss in
-natural parameters, and so the Gauss-Newton matrix; this one does so in expectation. The family's divergence is not this metric's, and none is given.
+\(S S^\top\) is an unbiased estimate of the true Fisher metric of the family, of rank at most \(D\),
+with error of order \(D^{-1/2}\). The draws come from the **model**, given the outputs; compare
+`EmpiricalFisher`. Only the true Fisher metric (the family itself) equals the Hessian of the loss in
+natural parameters, and so the Gauss-Newton matrix; this one does so in expectation. The family's
+divergence is not this metric's, and none is given.
 """
 
 from typing import ClassVar
@@ -12,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .._tree import structure
+from .._base.tree import structure
 from ._autodiff import differential
 from ._base import AbstractLikelihood
 from ._dense import AbstractFactorMetric
@@ -24,7 +27,8 @@ class SampledFisher(AbstractFactorMetric):
     **Arguments:**
 
     - `family`: a likelihood, e.g. `Categorical()`.
-    - `key`: a PRNG key; sample i of the batch draws with `fold_in(key, i)`. Give a fresh key each step for fresh draws.
+    - `key`: a PRNG key; sample i of the batch draws with `fold_in(key, i)`. Give a fresh key each
+        step for fresh draws.
     - `draws`: how many draws a sample.
     - `index`: the position of the sample in the batch; filled in by `observe`.
     """
@@ -54,10 +58,16 @@ class SampledFisher(AbstractFactorMetric):
         def score(key):
             targets = self.family.sample(key, z)
             return like.ravel(
-                differential(lambda x: self.family.negative_log_likelihood(x, targets), z, "SampledFisher(family=...)")
+                differential(
+                    lambda x: self.family.negative_log_likelihood(x, targets),
+                    z,
+                    "SampledFisher(family=...)",
+                )
             )
 
-        return jax.vmap(score)(jax.random.split(key, self.draws)).T / jnp.sqrt(jnp.asarray(self.draws, like.dtype))
+        return jax.vmap(score)(jax.random.split(key, self.draws)).T / jnp.sqrt(
+            jnp.asarray(self.draws, like.dtype)
+        )
 
     def observe(self, targets, index):
         return SampledFisher(self.family, self.key, self.draws, index)

@@ -1,17 +1,21 @@
-r"""The Fisher metric as the covariance of scores, from samples: the outputs are log-probabilities of the batch, \(z_i = \log p_\theta(x_i)\).
+r"""The Fisher metric as the covariance of scores, from samples: the outputs are log-probabilities
+of the batch, \(z_i = \log p_\theta(x_i)\).
 
 \[ M = \mathrm{diag}(w) - \frac{w w^\top}{W}, \qquad W = \sum_i w_i, \]
 
-one form on all of \(R^N\), so that \(J^\top M J\) is the (weighted) covariance of the scores \(\nabla_\theta \log p_\theta(x_i)\): an unnormalised model needs
-no partition function, because centring removes it. In variational Monte Carlo this is the quantum geometric tensor (stochastic
+one form on all of \(R^N\), so that \(J^\top M J\) is the (weighted) covariance of the scores
+\(\nabla_\theta \log p_\theta(x_i)\): an unnormalised model needs no partition function, because
+centring removes it. In variational Monte Carlo this is the quantum geometric tensor (stochastic
 reconfiguration). It is the Fisher matrix in expectation if the samples come from the model.
 
-With \(n = \sqrt w/\sqrt W\), a unit vector, \(S = \mathrm{diag}(\sqrt w)\,(I - nn^\top)\), in \(O(N)\) memory:
+With \(n = \sqrt w/\sqrt W\), a unit vector, \(S = \mathrm{diag}(\sqrt w)\,(I - nn^\top)\), in
+\(O(N)\) memory:
 
-\[ S x = \sqrt w \circ x - w\,\frac{\sqrt w^\top x}{W}, \qquad S^\top v = \sqrt w \circ \Bigl(v - \frac{w^\top v}{W}\Bigr), \qquad
-   S^+ c = \frac{c}{\sqrt w} \ \text{ if } \sum_i c_i = 0 . \]
+\[ S x = \sqrt w \circ x - w\,\frac{\sqrt w^\top x}{W}, \qquad S^\top v = \sqrt w \circ \Bigl(v -
+\frac{w^\top v}{W}\Bigr), \qquad S^+ c = \frac{c}{\sqrt w} \ \text{ if } \sum_i c_i = 0 . \]
 
-(\(S S^\top = \mathrm{diag}(w) - ww^\top/W\), and \(c/\sqrt w \perp n\), hence it is in the range of \(S^\top\).) A sample of weight zero is absent.
+(\(S S^\top = \mathrm{diag}(w) - ww^\top/W\), and \(c/\sqrt w \perp n\), hence it is in the range of
+\(S^\top\).) A sample of weight zero is absent.
 """
 
 from typing import ClassVar
@@ -22,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._tree import Structure
+from .._base.tree import Structure
 from ._base import AbstractMetric, AbstractRoot
 from ._check import is_concrete
 from ._outputs import one_array
@@ -68,13 +72,16 @@ def _centre_covector(weights: Array, c: Array) -> Array:
 
 
 class Scores(AbstractMetric):
-    """The covariance of scores on the log-probabilities of a batch; the outputs are one array of shape (N,) for the whole batch.
+    """The covariance of scores on the log-probabilities of a batch; the outputs are one array of
+    shape (N,) for the whole batch.
 
-    Its divergence, with δ = u - z, is W times KL between the weighted samples reweighted by e^δ and themselves: KL(p_u ‖ p_z) from samples.
+    Its divergence, with δ = u - z, is W times KL between the weighted samples reweighted by e^δ and
+    themselves: KL(p_u ‖ p_z) from samples.
 
     **Arguments:**
 
-    - `weights`: the weights of the samples, non-negative; filled in by `weigh` from the measure. `None` stands for 1/N each.
+    - `weights`: the weights of the samples, non-negative; filled in by `weigh` from the measure.
+        `None` stands for 1/N each.
     """
 
     weights: Float[Array, " N"] | None = None
@@ -91,17 +98,32 @@ class Scores(AbstractMetric):
                 )
 
     def _read(self, z) -> tuple[Array, Array, Structure]:
-        z, like = one_array(z, "Scores()", "one array of log-probabilities, of shape (N,)", "Return one log-probability a sample.")
+        z, like = one_array(
+            z,
+            "Scores()",
+            "one array of log-probabilities, of shape (N,)",
+            "Return one log-probability a sample.",
+        )
         if z.ndim != 1 or (self.weights is not None and jnp.shape(self.weights) != z.shape):
             weights = None if self.weights is None else jnp.shape(self.weights)
-            raise ValueError(f"Scores() takes log-probabilities of shape (N,) and as many weights, got {z.shape} and {weights}.")
-        weights = jnp.full_like(z, 1 / z.shape[0]) if self.weights is None else jnp.asarray(self.weights).astype(z.dtype)
+            raise ValueError(
+                f"Scores() takes log-probabilities of shape (N,) and as many weights, got {z.shape} and {weights}."
+            )
+        weights = (
+            jnp.full_like(z, 1 / z.shape[0])
+            if self.weights is None
+            else jnp.asarray(self.weights).astype(z.dtype)
+        )
         return z, weights, like
 
     def root(self, z):
         _, weights, like = self._read(z)
         present = weights != 0
-        return ScoresRoot(jnp.where(present, jnp.log(jnp.where(present, weights, 1.0)) / 2, -jnp.inf), weights, like)
+        return ScoresRoot(
+            jnp.where(present, jnp.log(jnp.where(present, weights, 1.0)) / 2, -jnp.inf),
+            weights,
+            like,
+        )
 
     def apply(self, z, v):
         _, weights, like = self._read(z)
@@ -109,7 +131,9 @@ class Scores(AbstractMetric):
 
     def sharp(self, z, c):
         _, weights, like = self._read(z)
-        return like.unravel(_centre_covector(weights, _divide(_centre_covector(weights, like.ravel(c)), weights)))
+        return like.unravel(
+            _centre_covector(weights, _divide(_centre_covector(weights, like.ravel(c)), weights))
+        )
 
     def divergence(self, u, z):
         z, weights, like = self._read(z)

@@ -1,7 +1,9 @@
-r"""The sum of metrics on the same outputs, \(M = \sum_a M_a\): \(S = [S_1 \dots S_n]\), gradings kept.
+r"""The sum of metrics on the same outputs, \(M = \sum_a M_a\): \(S = [S_1 \dots S_n]\), gradings
+kept.
 
-The lift is dense: \(S^+ c = S^\top M^+ c\), so \(\hat r = \hat S^\top M^+ c\) needs no division by the grading, and \(M^+ c = (S^+)^\top S^+ c\) comes from the
-pseudo-inverse of \(S\), which does not square its condition number.
+The lift is dense: \(S^+ c = S^\top M^+ c\), so \(\hat r = \hat S^\top M^+ c\) needs no division by
+the grading, and \(M^+ c = (S^+)^\top S^+ c\) comes from the pseudo-inverse of \(S\), which does not
+square its condition number.
 """
 
 from typing import Any
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._tree import Structure, all_finite, structure
+from .._base.tree import Structure, all_finite, structure
 from ._base import AbstractMetric, AbstractRoot
 from ._check import require_metrics
 from ._roots import dense_factor
@@ -34,7 +36,9 @@ class SumRoot(AbstractRoot):
         return jnp.concatenate([root.unit_transpose(v) for root in self.roots])
 
     def unit_lift(self, c):
-        return self.unit_transpose(self.like.unravel(self.inverse.T @ (self.inverse @ self.like.ravel(c))))
+        return self.unit_transpose(
+            self.like.unravel(self.inverse.T @ (self.inverse @ self.like.ravel(c)))
+        )
 
 
 def _add(trees: list[Any]) -> Any:
@@ -42,7 +46,8 @@ def _add(trees: list[Any]) -> Any:
 
 
 class Sum(AbstractMetric):
-    """The sum of metrics on the same outputs, e.g. `Sum((Categorical(), Euclidean(1e-3)))`; divergences add up too.
+    """The sum of metrics on the same outputs, e.g. `Sum((Categorical(), Euclidean(1e-3)))`;
+    divergences add up too.
 
     **Arguments:**
 
@@ -54,7 +59,9 @@ class Sum(AbstractMetric):
     def __check_init__(self):
         metrics = self.metrics if isinstance(self.metrics, tuple | list) else [self.metrics]
         if not isinstance(self.metrics, tuple | list) or not metrics:
-            raise ValueError(f"Sum(metrics) takes a tuple of metrics, got {self.metrics!r}. For example {_EXAMPLE}.")
+            raise ValueError(
+                f"Sum(metrics) takes a tuple of metrics, got {self.metrics!r}. For example {_EXAMPLE}."
+            )
         require_metrics(metrics, "Sum(metrics)", _EXAMPLE)
 
     @property
@@ -80,7 +87,12 @@ class Sum(AbstractMetric):
     def root(self, z):
         roots, like = tuple(metric.root(z) for metric in self.metrics), structure(z)
         factor = jnp.concatenate([dense_factor(root, like) for root in roots], axis=1)
-        return SumRoot(jnp.concatenate([root.log_scale for root in roots]), roots, jnp.linalg.pinv(factor), like)
+        return SumRoot(
+            jnp.concatenate([root.log_scale for root in roots]),
+            roots,
+            jnp.linalg.pinv(factor),
+            like,
+        )
 
     def apply(self, z, v):
         return _add([metric.apply(z, v) for metric in self.metrics])

@@ -1,17 +1,22 @@
 r"""The Wasserstein (Bures) metric on Gaussian measures in mean and covariance.
 
-\[ \tfrac12 W_2^2 = \tfrac12\|\mu_u - \mu_z\|^2 + \tfrac12\mathrm{tr}\bigl(\Sigma_u + \Sigma_z - 2(\Sigma_z^{1/2}\Sigma_u\Sigma_z^{1/2})^{1/2}\bigr). \]
+\[ \tfrac12 W_2^2 = \tfrac12\|\mu_u - \mu_z\|^2 + \tfrac12\mathrm{tr}\bigl(\Sigma_u + \Sigma_z -
+2(\Sigma_z^{1/2}\Sigma_u\Sigma_z^{1/2})^{1/2}\bigr). \]
 
-Its Hessian at \(\Sigma_u = \Sigma_z = \Sigma\) is \(M X = \tfrac12 L\), where \(L\) is the symmetric solution of \(\Sigma L + L\Sigma = X\) (Lyapunov), and
-\(M^+ C = 2(\Sigma C + C\Sigma)\). In one dimension \(X = 2\sigma\dot\sigma\), \(L = \dot\sigma/\sigma\), and \(\langle X, MX\rangle = \dot\sigma^2\).
-**The metric does not see antisymmetric matrices**: a \(d \times d\) array is read as its symmetric part.
+Its Hessian at \(\Sigma_u = \Sigma_z = \Sigma\) is \(M X = \tfrac12 L\), where \(L\) is the
+symmetric solution of \(\Sigma L + L\Sigma = X\) (Lyapunov), and \(M^+ C = 2(\Sigma C + C\Sigma)\).
+In one dimension \(X = 2\sigma\dot\sigma\), \(L = \dot\sigma/\sigma\), and \(\langle X, MX\rangle =
+\dot\sigma^2\). **The metric does not see antisymmetric matrices**: a \(d \times d\) array is read
+as its symmetric part.
 
-The root is the transport itself. Let \(\Sigma = BB^\top\) (Cholesky). A displacement \(H\) of \(B\) changes \(\Sigma\) by \(D H = HB^\top + BH^\top\), with
-\(D^\top C = 2CB\), and \(DD^\top = M^+\) on symmetric matrices. So \(S = (D^\top)^+\):
+The root is the transport itself. Let \(\Sigma = BB^\top\) (Cholesky). A displacement \(H\) of \(B\)
+changes \(\Sigma\) by \(D H = HB^\top + BH^\top\), with \(D^\top C = 2CB\), and \(DD^\top = M^+\) on
+symmetric matrices. So \(S = (D^\top)^+\):
 
 \[ S^+ C = 2CB, \qquad S^\top X = LB, \qquad S H = M(HB^\top + BH^\top), \]
 
-\(S^\top X\) being the least displacement that achieves \(X\). **Assumes** \(\Sigma\) positive definite.
+\(S^\top X\) being the least displacement that achieves \(X\). **Assumes** \(\Sigma\) positive
+definite.
 """
 
 from functools import partial
@@ -30,20 +35,15 @@ from ._roots import SQRT, spectral
 
 @jax.custom_jvp
 def lyapunov(covariance: Float[Array, "d d"], x: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The solution L of ΣL + LΣ = X.
-
-    **Arguments:**
-
-    - `covariance`: Σ, symmetric positive definite.
-    - `x`: X.
-    """
+    """The solution L of ΣL + LΣ = X."""
     values, vectors = jnp.linalg.eigh(covariance)
     return vectors @ ((vectors.T @ x @ vectors) / (values[:, None] + values[None, :])) @ vectors.T
 
 
 @lyapunov.defjvp
 def _lyapunov_jvp(primals, tangents):
-    # Σ dL + dL Σ = dX - dΣ L - L dΣ: no derivative of eigenvectors, which do not have one where eigenvalues coincide.
+    # Σ dL + dL Σ = dX - dΣ L - L dΣ: no derivative of eigenvectors, which do not have one where
+    # eigenvalues coincide.
     (covariance, x), (d_covariance, dx) = primals, tangents
     solution = lyapunov(covariance, x)
     return solution, lyapunov(covariance, dx - d_covariance @ solution - solution @ d_covariance)
@@ -53,7 +53,9 @@ _lyapunov = jax.vmap(lyapunov)
 
 
 class TransportRoot(AbstractRoot):
-    """The root over b independent Gaussian variables: first the displacements of all means, then those of all factors B."""
+    """The root over b independent Gaussian variables: first the displacements of all means, then
+    those of all factors B.
+    """
 
     log_scale: Float[Array, " q"]
     covariance: Float[Array, "b d d"]
@@ -68,7 +70,9 @@ class TransportRoot(AbstractRoot):
     def unit_transpose(self, v):
         v = self.reader.get(v)
         x = symmetric(v["covariance"]).reshape(self.covariance.shape)
-        return jnp.concatenate([v["mean"].ravel(), (_lyapunov(self.covariance, x) @ self.factor).ravel()])
+        return jnp.concatenate(
+            [v["mean"].ravel(), (_lyapunov(self.covariance, x) @ self.factor).ravel()]
+        )
 
     def unit_lift(self, c):
         c = self.reader.get(c)
@@ -78,7 +82,9 @@ class TransportRoot(AbstractRoot):
 
 @jax.vmap
 def _fidelity(covariance: Array, other: Array) -> Array:
-    """tr (Σ_z^{1/2} Σ_u Σ_z^{1/2})^{1/2}, with the Cholesky factor of Σ_z: the eigenvalues are the same."""
+    """tr (Σ_z^{1/2} Σ_u Σ_z^{1/2})^{1/2}, with the Cholesky factor of Σ_z: the eigenvalues are the
+    same.
+    """
     factor = jnp.linalg.cholesky(other)
     return jnp.trace(spectral(SQRT, factor.T @ covariance @ factor))
 
@@ -87,7 +93,8 @@ _read = partial(mean_and_covariance, owner="WassersteinGaussianCovariance()")
 
 
 class WassersteinGaussianCovariance(AbstractMetric):
-    """The W₂ metric of Gaussian variables; outputs `{"mean": (..., d), "covariance": (..., d, d)}`, leading axes independent.
+    """The W₂ metric of Gaussian variables; outputs `{"mean": (..., d), "covariance": (..., d, d)}`,
+    leading axes independent.
 
     The covariance must be positive definite. A named tuple (or module) with these fields will do.
     """
@@ -97,7 +104,12 @@ class WassersteinGaussianCovariance(AbstractMetric):
     def root(self, z):
         reader, _, covariance = _read(z)
         b, d, _ = covariance.shape
-        return TransportRoot(jnp.zeros(b * (d + d * d), covariance.dtype), covariance, jnp.linalg.cholesky(covariance), reader)
+        return TransportRoot(
+            jnp.zeros(b * (d + d * d), covariance.dtype),
+            covariance,
+            jnp.linalg.cholesky(covariance),
+            reader,
+        )
 
     def apply(self, z, v):
         reader, _, covariance = _read(z)
@@ -109,17 +121,23 @@ class WassersteinGaussianCovariance(AbstractMetric):
         reader, _, covariance = _read(z)
         c = reader.get(c)
         matrix = symmetric(c["covariance"]).reshape(covariance.shape)
-        return reader.put(mean=c["mean"], covariance=2 * (covariance @ matrix + matrix @ covariance))
+        return reader.put(
+            mean=c["mean"], covariance=2 * (covariance @ matrix + matrix @ covariance)
+        )
 
     def divergence(self, u, z):
         _, mean, covariance = _read(u)
         _, other_mean, other = _read(z)
         traces = jnp.trace(covariance, axis1=-2, axis2=-1) + jnp.trace(other, axis1=-2, axis2=-1)
-        return jnp.sum((mean - other_mean) ** 2) / 2 + jnp.sum(traces / 2 - _fidelity(covariance, other))
+        return jnp.sum((mean - other_mean) ** 2) / 2 + jnp.sum(
+            traces / 2 - _fidelity(covariance, other)
+        )
 
     def complaint(self, z):
         _, _, covariance = _read(z)
         worst = min(covariance, key=lambda x: float(np.linalg.eigvalsh(np.asarray(x))[0]))
         return describe(
-            worst, "WassersteinGaussianCovariance: the covariance", "It must be positive definite: model a factor of it."
+            worst,
+            "WassersteinGaussianCovariance: the covariance",
+            "It must be positive definite: model a factor of it.",
         )

@@ -1,9 +1,11 @@
-r"""The Wasserstein metric on Gaussian measures of one dimension: \(M = I\) in mean and standard deviation.
+r"""The Wasserstein metric on Gaussian measures of one dimension: \(M = I\) in mean and standard
+deviation.
 
 \[ W_2^2 = (\mu_u - \mu_z)^2 + (|\sigma_u| - |\sigma_z|)^2, \qquad \rho = \tfrac12 W_2^2 , \]
 
-the Hessian of \(\rho\), not of \(W_2^2\). Entries are independent variables, whose squared distances add up. Unlike the Fisher metric it does not depend
-on the scale, and is finite at \(\sigma = 0\).
+the Hessian of \(\rho\), not of \(W_2^2\). Entries are independent variables, whose squared
+distances add up. Unlike the Fisher metric it does not depend on the scale, and is finite at
+\(\sigma = 0\).
 """
 
 from typing import ClassVar
@@ -17,9 +19,11 @@ from ._roots import DiagonalRoot
 
 
 class WassersteinGaussian(AbstractMetric):
-    """The W₂ metric of independent Gaussian variables; outputs `{"mean": μ, "scale": σ}`, arrays of one shape (or a named tuple).
+    """The W₂ metric of independent Gaussian variables; outputs `{"mean": μ, "scale": σ}`, arrays of
+    one shape (or a named tuple).
 
-    σ and -σ stand for the same measure. For covariance matrices see `WassersteinGaussianCovariance`.
+    σ and -σ stand for the same measure. For covariance matrices see
+    `WassersteinGaussianCovariance`.
     """
 
     nonsingular: ClassVar[bool] = True
@@ -40,7 +44,10 @@ class WassersteinGaussian(AbstractMetric):
     def divergence(self, u, z):
         reader = _read(z)
         a, b = reader.get(u), reader.get(z)
-        return (jnp.sum((a["mean"] - b["mean"]) ** 2) + jnp.sum((jnp.abs(a["scale"]) - jnp.abs(b["scale"])) ** 2)) / 2
+        return (
+            jnp.sum((a["mean"] - b["mean"]) ** 2)
+            + jnp.sum((jnp.abs(a["scale"]) - jnp.abs(b["scale"])) ** 2)
+        ) / 2
 
 
 def _read(z):

@@ -1,14 +1,19 @@
 r"""The Wasserstein (Otto) metric on the probability simplex of a finite graph.
 
-\[ M(p) = L(p)^+, \qquad L(p) = \sum_{(i,j) \in E} \omega_{ij}\,\theta(p_i, p_j)\,(e_i - e_j)(e_i - e_j)^\top , \]
+\[ M(p) = L(p)^+, \qquad L(p) = \sum_{(i,j) \in E} \omega_{ij}\,\theta(p_i, p_j)\,(e_i - e_j)(e_i -
+e_j)^\top , \]
 
-\(\theta\) a mean: how much mass an edge can move. A tangent vector \(v\), \(\sum_i v_i = 0\), is paid by the cheapest flow along the edges whose divergence it
-is. \(M^+ = L(p)\), so the ambient gradient of \(F\) is \(L(p)\nabla F\). With the logarithmic mean \(\theta(a, b) = (a - b)/(\log a - \log b)\) that of
-\(\sum p\log p\) is the graph Laplacian \(\sum \omega_{ij}(p_i - p_j)(e_i - e_j)\): its gradient flow is the heat equation on the graph (Maas).
+\(\theta\) a mean: how much mass an edge can move. A tangent vector \(v\), \(\sum_i v_i = 0\), is
+paid by the cheapest flow along the edges whose divergence it is. \(M^+ = L(p)\), so the ambient
+gradient of \(F\) is \(L(p)\nabla F\). With the logarithmic mean \(\theta(a, b) = (a - b)/(\log a -
+\log b)\) that of \(\sum p\log p\) is the graph Laplacian \(\sum \omega_{ij}(p_i - p_j)(e_i -
+e_j)\): its gradient flow is the heat equation on the graph (Maas).
 
-With \(D = [\sqrt{\omega\theta}\,(e_i - e_j)]\), \(L = DD^\top\) and \(S = (D^+)^\top\): \(S^\top v = D^+ v\) is the cheapest flow, and the lift is a difference along
-each edge, \(S^+ c = D^\top c\). **Assumes** \(p \ge 0\). Constants are not seen; nor, where \(p\) vanishes and the graph falls apart, is the exchange of mass between
-its parts. There is no closed form of the distance, hence no divergence.
+With \(D = [\sqrt{\omega\theta}\,(e_i - e_j)]\), \(L = DD^\top\) and \(S = (D^+)^\top\): \(S^\top v
+= D^+ v\) is the cheapest flow, and the lift is a difference along each edge, \(S^+ c = D^\top c\).
+**Assumes** \(p \ge 0\). Constants are not seen; nor, where \(p\) vanishes and the graph falls
+apart, is the exchange of mass between its parts. There is no closed form of the distance, hence no
+divergence.
 """
 
 import abc
@@ -19,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._tree import Structure
+from .._base.tree import Structure
 from ._base import AbstractMetric
 from ._check import is_concrete
 from ._outputs import one_array
@@ -40,17 +45,22 @@ class AbstractMean(eqx.Module):
 
 
 class LogarithmicMean(AbstractMean):
-    """(a - b)/(log a - log b): the heat equation is the gradient flow of the entropy. Zero where one of the two is."""
+    """(a - b)/(log a - log b): the heat equation is the gradient flow of the entropy. Zero where
+    one of the two is.
+    """
 
     def __call__(self, a, b):
-        # log a - log b = 2 artanh t with t = (a - b)/(a + b), and t/artanh t = 1 - t²/3 - 4t⁴/45 - 44t⁶/945 - ... near zero.
+        # log a - log b = 2 artanh t with t = (a - b)/(a + b), and t/artanh t = 1 - t²/3 - 4t⁴/45 -
+        # 44t⁶/945 - ... near zero.
         total = a + b
         t = (a - b) / jnp.where(total == 0, 1.0, total)
         near, far = jnp.abs(t) < 1e-2, jnp.abs(t) > 0.5
         series = 1 - t**2 / 3 - 4 * t**4 / 45 - 44 * t**6 / 945
         close = total / 2 * jnp.where(near, series, t / jnp.arctanh(jnp.where(near | far, 0.25, t)))
         both = (a > 0) & (b > 0)
-        apart = (a - b) / jnp.where(far & both, jnp.log(jnp.where(both, a, 2.0)) - jnp.log(jnp.where(both, b, 1.0)), 1.0)
+        apart = (a - b) / jnp.where(
+            far & both, jnp.log(jnp.where(both, a, 2.0)) - jnp.log(jnp.where(both, b, 1.0)), 1.0
+        )
         return jnp.where(far, jnp.where((a == 0) | (b == 0), 0.0, apart), close)
 
 
@@ -62,7 +72,8 @@ class ArithmeticMean(AbstractMean):
 
 
 class WassersteinGraph(AbstractMetric):
-    """The discrete W₂ metric on probabilities p (not logits) on the vertices of a graph, the last axis of one array.
+    """The discrete W₂ metric on probabilities p (not logits) on the vertices of a graph, the last
+    axis of one array.
 
     **Arguments:**
 
@@ -80,7 +91,12 @@ class WassersteinGraph(AbstractMetric):
     def __init__(self, edges, weights=None, mean=None):
         try:
             pairs = np.asarray(edges)
-            good = pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "iu" and bool((pairs >= 0).all())
+            good = (
+                pairs.ndim == 2
+                and pairs.shape[1] == 2
+                and pairs.dtype.kind in "iu"
+                and bool((pairs >= 0).all())
+            )
             good = (
                 good
                 and len({frozenset(map(int, pair)) for pair in pairs}) == len(pairs)
@@ -112,7 +128,12 @@ class WassersteinGraph(AbstractMetric):
 
     def _incidence(self, z) -> tuple[Float[Array, "*batch n E"], Structure]:
         """D, over the leading axes; NaN where a probability is negative."""
-        p, like = one_array(z, "WassersteinGraph(edges)", "one array of probabilities, vertices on its last axis", "")
+        p, like = one_array(
+            z,
+            "WassersteinGraph(edges)",
+            "one array of probabilities, vertices on its last axis",
+            "",
+        )
         pairs = np.asarray(self.edges).reshape(-1, 2)
         n = p.shape[-1]
         if pairs.size and pairs.max() >= n:
@@ -121,15 +142,25 @@ class WassersteinGraph(AbstractMetric):
                 f"(shape {p.shape})."
             )
         signs = jnp.asarray(np.eye(n)[pairs[:, 0]].T - np.eye(n)[pairs[:, 1]].T, p.dtype)
-        weights = jnp.ones(len(pairs), p.dtype) if self.weights is None else jnp.asarray(self.weights).astype(p.dtype)
+        weights = (
+            jnp.ones(len(pairs), p.dtype)
+            if self.weights is None
+            else jnp.asarray(self.weights).astype(p.dtype)
+        )
         p = jnp.where(jnp.all(p >= 0, axis=-1, keepdims=True), p, jnp.nan)
         shape = (*p.shape[:-1], 1, len(pairs))
-        capacity = self.mean(p[..., pairs[:, 0]], p[..., pairs[:, 1]]) * jnp.broadcast_to(weights, (*p.shape[:-1], len(pairs)))
-        return jnp.broadcast_to(signs, (*p.shape[:-1], n, len(pairs))) * jnp.sqrt(capacity).reshape(shape), like
+        capacity = self.mean(p[..., pairs[:, 0]], p[..., pairs[:, 1]]) * jnp.broadcast_to(
+            weights, (*p.shape[:-1], len(pairs))
+        )
+        return jnp.broadcast_to(signs, (*p.shape[:-1], n, len(pairs))) * jnp.sqrt(capacity).reshape(
+            shape
+        ), like
 
     def root(self, z):
         incidence, like = self._incidence(z)
-        return FactorRoot(jnp.swapaxes(jnp.linalg.pinv(incidence), -1, -2), jnp.swapaxes(incidence, -1, -2), like)
+        return FactorRoot(
+            jnp.swapaxes(jnp.linalg.pinv(incidence), -1, -2), jnp.swapaxes(incidence, -1, -2), like
+        )
 
     def apply(self, z, v):
         incidence, like = self._incidence(z)

@@ -1,4 +1,6 @@
-r"""A metric times a positive number, \(wM\): \(S_w = \sqrt w\,S\), in the grading, so \(\ell_w = \ell + \tfrac12\log w\) and \(\hat r_w = \hat r/w\)."""
+r"""A metric times a positive number, \(wM\): \(S_w = \sqrt w\,S\), in the grading, so \(\ell_w =
+\ell + \tfrac12\log w\) and \(\hat r_w = \hat r/w\).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +41,9 @@ class Weighted(AbstractMetric):
 
     def __check_init__(self):
         if not isinstance(self.metric, AbstractMetric):
-            raise ValueError(f"Weighted(metric=...) takes a metric, got {self.metric!r}. For example Weighted(Euclidean(), 0.5).")
+            raise ValueError(
+                f"Weighted(metric=...) takes a metric, got {self.metric!r}. For example Weighted(Euclidean(), 0.5)."
+            )
         require_positive(self.weight, "Weighted(weight=...)", "Weighted(Euclidean(), 0.5)")
 
     @property
@@ -70,13 +74,19 @@ class Weighted(AbstractMetric):
         root = self.metric.root(z)
         weight = jnp.asarray(self.weight).astype(root.log_scale.dtype)
         # log 0 = -inf is an absent direction in a root; a weight of zero is not a metric.
-        return WeightedRoot(root.log_scale + jnp.where(weight > 0, jnp.log(weight) / 2, jnp.nan), root, weight)
+        return WeightedRoot(
+            root.log_scale + jnp.where(weight > 0, jnp.log(weight) / 2, jnp.nan), root, weight
+        )
 
     def apply(self, z, v):
-        return jax.tree.map(lambda x: x * jnp.asarray(self.weight).astype(x.dtype), self.metric.apply(z, v))
+        return jax.tree.map(
+            lambda x: x * jnp.asarray(self.weight).astype(x.dtype), self.metric.apply(z, v)
+        )
 
     def sharp(self, z, c):
-        return jax.tree.map(lambda x: x / jnp.asarray(self.weight).astype(x.dtype), self.metric.sharp(z, c))
+        return jax.tree.map(
+            lambda x: x / jnp.asarray(self.weight).astype(x.dtype), self.metric.sharp(z, c)
+        )
 
     def divergence(self, u, z):
         value = self.metric.divergence(u, z)

@@ -6,11 +6,6 @@ from ._derivatives import second as second
 from ._equation import Equation as Equation
 from ._network import initialise as initialise
 from ._network import network as network
-from ._problems import EQUATIONS as EQUATIONS
-from ._problems import PUBLISHED as PUBLISHED
-from ._run import Measured as Measured
-from ._run import optimiser as optimiser
-from ._run import solve as solve
 from ._sampling import boundary as boundary
 from ._sampling import collocation as collocation
 from ._sampling import interior as interior

@@ -1,7 +1,9 @@
-r"""Derivatives of a network with respect to its *inputs*, by forward mode: \(\partial_v u\), \(\partial_{vv} u\), \(\Delta u\).
+r"""Derivatives of a network with respect to its *inputs*, by forward mode: \(\partial_v u\),
+\(\partial_{vv} u\), \(\Delta u\).
 
-A direction costs about three evaluations of the network and keeps nothing for a way back; the one reverse pass that follows is that with respect to the parameters.
-Nesting reverse modes instead would store every intermediate of every level.
+A direction costs about three evaluations of the network and keeps nothing for a way back; the one
+reverse pass that follows is that with respect to the parameters. Nesting reverse modes instead
+would store every intermediate of every level.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Scalar
+from .._base.types import Scalar
 
 Field = Callable[[Float[Array, " d"]], Scalar]
 """A scalar function of one point."""

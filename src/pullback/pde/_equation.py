@@ -1,8 +1,12 @@
-r"""A boundary value problem as a composite problem: the outputs are the residuals, and their geometry is Euclidean.
+r"""A boundary value problem as a composite problem: the outputs are the residuals, and their
+geometry is Euclidean.
 
-\[ f(\theta)_i = \begin{cases} (\mathcal{D}u_\theta - s)(x_i) & x_i \text{ inside} \\ u_\theta(x_i) - u(x_i) & x_i \text{ on the boundary}\end{cases} \qquad L = \tfrac12\,\mathrm{mean}_{in} f^2 + \tfrac12\,\mathrm{mean}_{bd} f^2 \]
+\[ f(\theta)_i = \begin{cases} (\mathcal{D}u_\theta - s)(x_i) & x_i \text{ inside} \\ u_\theta(x_i)
+- u(x_i) & x_i \text{ on the boundary}\end{cases} \qquad L = \tfrac12\,\mathrm{mean}_{in} f^2 +
+\tfrac12\,\mathrm{mean}_{bd} f^2 \]
 
-The pullback of the Euclidean metric by \(f\) is the Gauss-Newton matrix of the residual, the energy natural gradient.
+The pullback of the Euclidean metric by \(f\) is the Gauss-Newton matrix of the residual, the energy
+natural gradient.
 """
 
 import itertools
@@ -14,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._composite import Batch, Composite
-from .._measure import Weights
-from .._types import Params, Scalar
+from .._base.types import Params, Scalar
+from .._problem.composite import Batch, Composite
+from .._problem.measure import Weights
 from ..metric import Euclidean
 from ._derivatives import Field
 from ._network import network
@@ -37,7 +41,8 @@ class Equation(eqx.Module):
     - `renewed`: whether every step draws new points.
     - `evolution`: whether the first coordinate is time.
     - `scale`: the standard deviation of the weights of the first layer at the start.
-    - `whole`: after so many steps the rate falls as 1/step, if points are renewed: a mean over batches. 0 for whole steps throughout.
+    - `whole`: after so many steps the rate falls as 1/step, if points are renewed: a mean over
+        batches. 0 for whole steps throughout.
     """
 
     name: str = eqx.field(static=True)
@@ -77,7 +82,9 @@ class Equation(eqx.Module):
         def model(params, inputs):
             return jax.vmap(one, (None, 0, 0))(params, *inputs)
 
-        weights = jnp.concatenate([jnp.full(self.inside, 1 / self.inside), jnp.full(self.border, 1 / self.border)])
+        weights = jnp.concatenate(
+            [jnp.full(self.inside, 1 / self.inside), jnp.full(self.border, 1 / self.border)]
+        )
         return Composite(model, lambda r: r**2 / 2, Euclidean(), Weights(weights))
 
     def points(self, key: PRNGKeyArray) -> Batch:
@@ -87,7 +94,9 @@ class Equation(eqx.Module):
 
         - `key`: a PRNG key.
         """
-        return Batch(collocation(key, self.inside, self.border, self.dimension, self.evolution), None)
+        return Batch(
+            collocation(key, self.inside, self.border, self.dimension, self.evolution), None
+        )
 
     def batches(self, key: PRNGKeyArray) -> Any:
         """What `fit` takes: the function that draws new points, or points drawn once.
@@ -98,7 +107,9 @@ class Equation(eqx.Module):
         """
         return self.points if self.renewed else self.points(key)
 
-    def errors(self, params: Params, points: Float[Array, "n d"], field: Callable = network) -> tuple[Scalar, Scalar]:
+    def errors(
+        self, params: Params, points: Float[Array, "n d"], field: Callable = network
+    ) -> tuple[Scalar, Scalar]:
         """The root mean square of u_θ - u, and the same relative to that of u.
 
         **Arguments:**

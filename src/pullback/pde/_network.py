@@ -1,6 +1,8 @@
 r"""A tanh network of given widths, with transitions where the equation lives.
 
-First layer: rows \(w \sim N(0, \sigma^2)\) and \(b = -w\cdot c\), \(c\) uniform in the box, so that every unit bends inside the domain. The other layers are uniform in \(\pm 1/\sqrt{n}\), \(n\) the width before.
+First layer: rows \(w \sim N(0, \sigma^2)\) and \(b = -w\cdot c\), \(c\) uniform in the box, so that
+every unit bends inside the domain. The other layers are uniform in \(\pm 1/\sqrt{n}\), \(n\) the
+width before.
 """
 
 import itertools
@@ -10,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._types import Params, Scalar
+from .._base.types import Params, Scalar
 
 
 def network(params: Params, x: Float[Array, " d"]) -> Scalar:
@@ -43,6 +45,9 @@ def initialise(key: PRNGKeyArray, widths: Sequence[int], scale: float = 1.0) -> 
             w = scale * jax.random.normal(one, (n, m))
             b = -jnp.sum(w * jax.random.uniform(two, (n, m)), axis=1)
         else:
-            w, b = (jax.random.uniform(k, shape, minval=-1, maxval=1) / m**0.5 for k, shape in ((one, (n, m)), (two, (n,))))
+            w, b = (
+                jax.random.uniform(k, shape, minval=-1, maxval=1) / m**0.5
+                for k, shape in ((one, (n, m)), (two, (n,)))
+            )
         params.append((w, b))
     return params

@@ -17,7 +17,9 @@ def interior(key: PRNGKeyArray, count: int, dimension: int) -> Float[Array, "n d
     return jax.random.uniform(key, (count, dimension))
 
 
-def boundary(key: PRNGKeyArray, count: int, dimension: int, evolution: bool = False) -> Float[Array, "n d"]:
+def boundary(
+    key: PRNGKeyArray, count: int, dimension: int, evolution: bool = False
+) -> Float[Array, "n d"]:
     """Points on faces, each face as often as any other.
 
     **Arguments:**
@@ -29,11 +31,18 @@ def boundary(key: PRNGKeyArray, count: int, dimension: int, evolution: bool = Fa
     """
     inside, which = jax.random.split(key)
     faces = jnp.asarray(
-        [(axis, side) for axis in range(dimension) for side in (0, 1) if not (evolution and axis == 0 and side == 1)]
+        [
+            (axis, side)
+            for axis in range(dimension)
+            for side in (0, 1)
+            if not (evolution and axis == 0 and side == 1)
+        ]
     )
     axis, side = faces[jax.random.randint(which, (count,), 0, faces.shape[0])].T
     points = jax.random.uniform(inside, (count, dimension))
-    return jnp.where(jnp.arange(dimension)[None, :] == axis[:, None], side[:, None].astype(points.dtype), points)
+    return jnp.where(
+        jnp.arange(dimension)[None, :] == axis[:, None], side[:, None].astype(points.dtype), points
+    )
 
 
 def collocation(
@@ -49,5 +58,7 @@ def collocation(
     - `evolution`: see `boundary`.
     """
     one, two = jax.random.split(key)
-    points = jnp.concatenate([interior(one, inside, dimension), boundary(two, border, dimension, evolution)])
+    points = jnp.concatenate(
+        [interior(one, inside, dimension), boundary(two, border, dimension, evolution)]
+    )
     return points, jnp.arange(inside + border) < inside

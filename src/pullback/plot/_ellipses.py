@@ -8,9 +8,16 @@ from ._figure import COLOURS, open_figure
 
 
 def ellipses(
-    points: Any, matrices: Any, *, radius: float = 1.0, axes: Any = None, colour: str = COLOURS[0], label: str | None = None
+    points: Any,
+    matrices: Any,
+    *,
+    radius: float = 1.0,
+    axes: Any = None,
+    colour: str = COLOURS[0],
+    label: str | None = None,
 ) -> Any:
-    """Draw the ball of a metric at each of some points of a plane; where the metric is singular, the strip it becomes, dashed.
+    """Draw the ball of a metric at each of some points of a plane; where the metric is singular,
+    the strip it becomes, dashed.
 
     **Arguments:**
 
@@ -22,7 +29,9 @@ def ellipses(
     """
     points, matrices = np.asarray(points, float), np.asarray(matrices, float)
     if points.ndim != 2 or points.shape[1] != 2 or matrices.shape != (len(points), 2, 2):
-        raise ValueError(f"ellipses(points, matrices): shapes (n, 2) and (n, 2, 2), got {points.shape} and {matrices.shape}.")
+        raise ValueError(
+            f"ellipses(points, matrices): shapes (n, 2) and (n, 2, 2), got {points.shape} and {matrices.shape}."
+        )
     figure, axes = open_figure(axes)
     angle = np.linspace(0.0, 2 * np.pi, 100)
     circle = np.stack([np.cos(angle), np.sin(angle)])

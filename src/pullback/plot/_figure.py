@@ -4,21 +4,19 @@ from typing import Any
 
 
 def open_figure(
-    axes: Any = None, columns: int = 1, size: tuple[float, float] = (5.0, 4.0), rows: int = 1, share: bool = False
+    axes: Any = None,
+    columns: int = 1,
+    size: tuple[float, float] = (5.0, 4.0),
+    rows: int = 1,
+    share: bool = False,
 ) -> Any:
-    """`(figure, axes)`: the axes of the caller with their figure, or new ones.
-
-    **Arguments:**
-
-    - `axes`: axes to draw on, or `None`.
-    - `columns`, `rows`: how many axes to make.
-    - `size`: of each, in inches.
-    - `share`: whether the axes share their ranges.
-    """
+    """`(figure, axes)`: the axes of the caller with their figure, or new ones."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("pullback.plot needs matplotlib: pip install 'pullback[figures]'.") from error
+        raise ImportError(
+            "pullback.plot needs matplotlib: pip install 'pullback[figures]'."
+        ) from error
     if axes is not None:
         first = axes if hasattr(axes, "figure") else axes[0]
         return first.figure, axes

@@ -1,4 +1,6 @@
-"""Maps of columns of tangent kernels: how a matrix of outputs moves in answer to one of its entries."""
+"""Maps of columns of tangent kernels: how a matrix of outputs moves in answer to one of its
+entries.
+"""
 
 from collections.abc import Mapping
 from typing import Any

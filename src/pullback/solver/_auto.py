@@ -2,7 +2,8 @@ r"""`Auto`: the solver by its bill (`_cost.py`), with the reason.
 
 The rule, with n = min(m, P):
 
-1. m P n ≤ 5·10⁹ (10⁸ if damped), some seconds of work, and A fits: `SVD`, which does not square the condition number and reports the rank;
+1. m P n ≤ 5·10⁹ (10⁸ if damped), some seconds of work, and A fits: `SVD`, which does not square the
+condition number and reports the rank;
 2. of `Dual` and `Primal`, those that fit: the one with fewer operations;
 3. otherwise `Krylov`, O(m + P).
 """
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
-from .._inverse import AbstractInverse, MoorePenrose, Tikhonov
+from ..inverse._base import AbstractInverse, MoorePenrose, Tikhonov
 from ._base import AbstractSolver, whiten
 from ._cost import Setting, svd_cost
 from ._dual import Dual
@@ -39,8 +40,11 @@ class Auto(AbstractSolver):
     def check(self, inverse):
         pass
 
-    def select(self, rows: int, size: int, dtype: Any, inverse: AbstractInverse | None = None) -> Choice:
-        """What would run on a whitened Jacobian of this shape, of a model without structure, and why. `pullback.plan` knows the model.
+    def select(
+        self, rows: int, size: int, dtype: Any, inverse: AbstractInverse | None = None
+    ) -> Choice:
+        """What would run on a whitened Jacobian of this shape, of a model without structure, and
+        why. `pullback.plan` knows the model.
 
         **Arguments:**
 
@@ -48,7 +52,10 @@ class Auto(AbstractSolver):
         - `dtype`: the dtype of the linear algebra.
         - `inverse`: which inverse; `MoorePenrose()` if left out.
         """
-        return self.choose(Setting(rows, size, rows, dtype, 2.0 * rows * size), MoorePenrose() if inverse is None else inverse)
+        return self.choose(
+            Setting(rows, size, rows, dtype, 2.0 * rows * size),
+            MoorePenrose() if inverse is None else inverse,
+        )
 
     def choose(self, setting: Setting, inverse: AbstractInverse) -> Choice:
         """What would run, and why.
@@ -62,17 +69,29 @@ class Auto(AbstractSolver):
         shape, budget = f"A is {rows} x {size}", f"{self.memory / 2**30:.3g} GiB"
         damped = isinstance(inverse, Tikhonov)
         limit = DAMPED_SVD_WORK if damped else SVD_WORK
-        if rows * size * min(rows, size) <= limit and svd_cost(setting, inverse).memory <= self.memory:
+        if (
+            rows * size * min(rows, size) <= limit
+            and svd_cost(setting, inverse).memory <= self.memory
+        ):
             kind = "damped" if damped else "undamped"
             return Choice(
-                SVD(), f"{shape}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, which squares no condition number"
+                SVD(),
+                f"{shape}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, which squares no condition number",
             )
         direct: list[Dual | Primal] = [Dual(), Primal()]
         bills = [(solver.cost(setting, inverse), solver) for solver in direct]
-        fitting = [(bill.flops, solver.name, solver, bill) for bill, solver in bills if bill.memory <= self.memory]
+        fitting = [
+            (bill.flops, solver.name, solver, bill)
+            for bill, solver in bills
+            if bill.memory <= self.memory
+        ]
         if fitting:
             _, _, solver, bill = min(fitting)
-            what = f"the {rows} x {rows} kernel" if isinstance(solver, Dual) else f"the {size} x {size} metric"
+            what = (
+                f"the {rows} x {rows} kernel"
+                if isinstance(solver, Dual)
+                else f"the {size} x {size} metric"
+            )
             how = (
                 "from factors of the layers"
                 if bill.structured
@@ -80,7 +99,9 @@ class Auto(AbstractSolver):
                 if isinstance(solver, Dual)
                 else "from blocks of A"
             )
-            return Choice(solver, f"{shape}: {what}, {how}, takes the fewest operations that fit in {budget}")
+            return Choice(
+                solver, f"{shape}: {what}, {how}, takes the fewest operations that fit in {budget}"
+            )
         krylov = Krylov()
         least = min(bill.memory for bill, _ in bills) / 2**30
         try:
@@ -89,7 +110,10 @@ class Auto(AbstractSolver):
             raise ValueError(
                 f"{shape}: {least:.1f} GiB at least, more than Auto(memory={self.memory}) allows, and {error}"
             ) from None
-        return Choice(krylov, f"{shape}: factors would take {least:.3g} GiB or more, {budget} are allowed, so matrix-free")
+        return Choice(
+            krylov,
+            f"{shape}: factors would take {least:.3g} GiB or more, {budget} are allowed, so matrix-free",
+        )
 
     def resolve(self, operator, inverse):
         return self.choose(setting(operator), inverse).solver

@@ -1,7 +1,9 @@
-r"""How an inverse is computed: factorise \(\tilde A = A R^{-1}\) once, solve for many right-hand sides.
+r"""How an inverse is computed: factorise \(\tilde A = A R^{-1}\) once, solve for many right-hand
+sides.
 
-Two right-hand sides. A *lifted* output covector, \(\delta = A^+ r\), does not square the condition number; it is given graded,
-\(\hat r = e^{-\ell} r\). A parameter *covector*, \(\delta = G^+ g\), is for gradients that arrive without the outputs.
+Two right-hand sides. A *lifted* output covector, \(\delta = A^+ r\), does not square the condition
+number; it is given graded, \(\hat r = e^{-\ell} r\). A parameter *covector*, \(\delta = G^+ g\), is
+for gradients that arrive without the outputs.
 """
 
 import abc
@@ -12,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._gauge import AbstractGauge, as_gauge
-from .._inverse import AbstractInverse
-from .._pullback import PullbackMetric
-from .._types import Count, Flat, Scalar
+from .._base.types import Count, Flat, Scalar
+from .._rows.gauge import AbstractGauge, as_gauge
+from .._rows.pullback import PullbackMetric
+from ..inverse._base import AbstractInverse
 from ._cost import Cost, Setting
 
 
@@ -25,9 +27,13 @@ class Whitened(eqx.Module):
     metric: PullbackMetric
     gauge: AbstractGauge
     dense: Float[Array, "m P"] | None = None
-    """The rows without their grading, if a solver has formed them: products with them do not pass through the model."""
+    """The rows without their grading, if a solver has formed them: products with them do not pass
+    through the model.
+    """
     order: Int[np.ndarray, " P"] | None = None
-    """The parameters in the order of the columns of `dense`, if that is not their own: vectors are put in order, not the columns."""
+    """The parameters in the order of the columns of `dense`, if that is not their own: vectors are
+    put in order, not the columns.
+    """
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,52 +46,38 @@ class Whitened(eqx.Module):
         return jnp.exp(self.metric.log_scale)
 
     def mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Ã η.
-
-        **Arguments:**
-
-        - `eta`: a flat vector in orthonormal coordinates.
-        """
+        """Ã η."""
         return self.scale * self.unit_mv(eta)
 
     def rmv(self, y: Float[Array, " m"]) -> Flat:
-        """Ãᵀ y.
-
-        **Arguments:**
-
-        - `y`: a vector in the whitened space.
-        """
+        """Ãᵀ y."""
         return self.unit_rmv(self.scale * y)
 
     def unit_mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Ã η without the grading of the rows.
-
-        **Arguments:**
-
-        - `eta`: a flat vector in orthonormal coordinates.
-        """
+        """Ã η without the grading of the rows."""
         if self.dense is None:
             return self.metric.unit_mv(self.gauge.lower(eta))
         return self.dense @ (eta if self.order is None else eta[self.order])
 
     def unit_rmv(self, y: Float[Array, " m"]) -> Flat:
-        """The transpose of `unit_mv`.
-
-        **Arguments:**
-
-        - `y`: a vector in the whitened space.
-        """
+        """The transpose of `unit_mv`."""
         if self.dense is None:
             return self.gauge.pull(self.metric.unit_rmv(y))
         pulled = self.dense.T @ y
-        return pulled if self.order is None else jnp.zeros_like(pulled).at[self.order].set(pulled, unique_indices=True)
+        return (
+            pulled
+            if self.order is None
+            else jnp.zeros_like(pulled).at[self.order].set(pulled, unique_indices=True)
+        )
 
     def unit_rows(self) -> Float[Array, "m P"]:
         """The rows without their grading, dense."""
         if self.dense is None:
             return self.gauge.rows(self.metric.unit_rows())
         return (
-            self.dense if self.order is None else jnp.zeros_like(self.dense).at[:, self.order].set(self.dense, unique_indices=True)
+            self.dense
+            if self.order is None
+            else jnp.zeros_like(self.dense).at[:, self.order].set(self.dense, unique_indices=True)
         )
 
     def gram(self) -> Float[Array, "P P"]:
@@ -99,18 +91,14 @@ class Whitened(eqx.Module):
 
 
 def whiten(metric: PullbackMetric, inverse: AbstractInverse) -> Whitened:
-    """The operator that a solver factorises.
-
-    **Arguments:**
-
-    - `metric`: the pullback metric.
-    - `inverse`: for its gauge.
-    """
+    """The operator that a solver factorises."""
     return Whitened(metric, as_gauge(inverse.gauge, metric.structure, metric.dtype))
 
 
 class Spectrum(eqx.Module):
-    """What a factorisation knows of the singular values of A; NaN and -1 where the solver does not compute them."""
+    """What a factorisation knows of the singular values of A; NaN and -1 where the solver does not
+    compute them.
+    """
 
     rank: Count
     largest: Scalar
@@ -136,7 +124,14 @@ class Spectrum(eqx.Module):
         smallest = jnp.min(jnp.where(kept, s, largest), initial=jnp.inf)
         rank = jnp.sum(kept, dtype=jnp.int32)
         smallest = jnp.where(rank > 0, smallest, 0.0)
-        return Spectrum(rank, largest, smallest, jnp.asarray(cutoff, s.dtype), jnp.asarray(False), jnp.asarray(graded))
+        return Spectrum(
+            rank,
+            largest,
+            smallest,
+            jnp.asarray(cutoff, s.dtype),
+            jnp.asarray(False),
+            jnp.asarray(graded),
+        )
 
     @staticmethod
     def unknown(dtype: Any, fallback: Array | bool = False) -> "Spectrum":
@@ -148,7 +143,14 @@ class Spectrum(eqx.Module):
         - `fallback`: whether the factorisation had to fall back.
         """
         nan = jnp.asarray(jnp.nan, dtype)
-        return Spectrum(jnp.asarray(-1, jnp.int32), nan, nan, jnp.zeros((), dtype), jnp.asarray(fallback), jnp.asarray(False))
+        return Spectrum(
+            jnp.asarray(-1, jnp.int32),
+            nan,
+            nan,
+            jnp.zeros((), dtype),
+            jnp.asarray(fallback),
+            jnp.asarray(False),
+        )
 
 
 class AbstractFactors(eqx.Module):
@@ -159,7 +161,9 @@ class AbstractFactors(eqx.Module):
     @property
     @abc.abstractmethod
     def resolved(self) -> bool:
-        """Whether the row space is known, so that `project` costs two products; otherwise it costs a solve, or is NaN if damped."""
+        """Whether the row space is known, so that `project` costs two products; otherwise it costs
+        a solve, or is NaN if damped.
+        """
 
     @abc.abstractmethod
     def lifted(self, r: Float[Array, " m"]) -> Flat:

@@ -1,7 +1,9 @@
-r"""What a solver would cost, from shapes alone: operations and memory, so that `Auto` and `pullback.plan` can choose before anything is compiled.
+r"""What a solver would cost, from shapes alone: operations and memory, so that `Auto` and
+`pullback.plan` can choose before anything is compiled.
 
-Operations are those of matrix products, \(2\) a multiplication; a factorisation counts as many as a product that takes as long here: Cholesky
-\(\tfrac12 n^3\), eigenvectors \(40\,n^3\), singular values \(40\, m P \min(m, P)\). They rank the routes; they do not predict seconds. Memory is what is
+Operations are those of matrix products, \(2\) a multiplication; a factorisation counts as many as a
+product that takes as long here: Cholesky \(\tfrac12 n^3\), eigenvectors \(40\,n^3\), singular
+values \(40\, m P \min(m, P)\). They rank the routes; they do not predict seconds. Memory is what is
 needed above the model and one gradient.
 """
 
@@ -10,11 +12,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .._gram import Layout, tile_count
-from .._inverse import AbstractInverse, Tikhonov
+from ..inverse._base import AbstractInverse, Tikhonov
 
 CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
 KRYLOV_STEPS = 300
-"""The iterations that are assumed of a Krylov solver, which depend on the spectrum and cannot be known."""
+"""The iterations that are assumed of a Krylov solver, which depend on the spectrum and cannot be
+known.
+"""
 
 
 class Setting(NamedTuple):
@@ -57,31 +61,24 @@ class Cost(NamedTuple):
 
 
 def svd_cost(setting: Setting, inverse: AbstractInverse) -> Cost:
-    """Of the singular value decomposition of A.
-
-    **Arguments:**
-
-    - `setting`: the shapes.
-    - `inverse`: which inverse.
-    """
+    """Of the singular value decomposition of A."""
     m, size = setting.rows, setting.size
-    return Cost(setting.jacobian + SINGULAR * m * size * min(m, size), 3.7 * m * size * setting.item)
+    return Cost(
+        setting.jacobian + SINGULAR * m * size * min(m, size), 3.7 * m * size * setting.item
+    )
 
 
 def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> Cost:
-    """Of K and its factors.
-
-    **Arguments:**
-
-    - `setting`: the shapes.
-    - `inverse`: which inverse.
-    - `structured`: whether structure is used where there is any.
-    """
+    """Of K and its factors."""
     m, n = setting.rows, setting.count
     q = m // n
     solve, copies = _factorisation(m, inverse)
     if not structured or setting.dual is None:
-        flops = setting.jacobian + (1 + 1 / tile_count(m, m, setting.dtype)) * m * m * setting.size + solve
+        flops = (
+            setting.jacobian
+            + (1 + 1 / tile_count(m, m, setting.dtype)) * m * m * setting.size
+            + solve
+        )
         return Cost(flops, (2.2 * m * setting.size + copies * m * m) * setting.item)
     plan = setting.dual
     pairs, held, widest = 0.0, 0.0, 1
@@ -97,16 +94,10 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
     return Cost(flops, memory * setting.item, structured=bool(plan.factors))
 
 
-def primal_cost(setting: Setting, inverse: AbstractInverse, structured: bool, workspace: int) -> Cost:
-    """Of G and its factors.
-
-    **Arguments:**
-
-    - `setting`: the shapes.
-    - `inverse`: which inverse.
-    - `structured`: whether structure is used where there is any.
-    - `workspace`: the bytes that one chunk of samples takes.
-    """
+def primal_cost(
+    setting: Setting, inverse: AbstractInverse, structured: bool, workspace: int
+) -> Cost:
+    """Of G and its factors."""
     size = setting.size
     solve, copies = _factorisation(size, inverse)
     memory = copies * size * size * setting.item + workspace
@@ -115,18 +106,18 @@ def primal_cost(setting: Setting, inverse: AbstractInverse, structured: bool, wo
     q = setting.rows // setting.count
     plan = setting.primal
     # Leaves kept as rows are contracted over outputs at full price.
-    flops = 1.0 * setting.count * size * size + 2.0 * (setting.rows - setting.count) * plan.row_size * size
+    flops = (
+        1.0 * setting.count * size * size
+        + 2.0 * (setting.rows - setting.count) * plan.row_size * size
+    )
     return Cost(flops + q * setting.forward + solve, memory, structured=True)
 
 
 def krylov_cost(setting: Setting) -> Cost:
-    """Of the matrix-free solver, with `KRYLOV_STEPS` iterations assumed.
-
-    **Arguments:**
-
-    - `setting`: the shapes.
-    """
-    return Cost(KRYLOV_STEPS * 4 * setting.forward, 12.0 * (setting.size + setting.rows) * setting.item)
+    """Of the matrix-free solver, with `KRYLOV_STEPS` iterations assumed."""
+    return Cost(
+        KRYLOV_STEPS * 4 * setting.forward, 12.0 * (setting.size + setting.rows) * setting.item
+    )
 
 
 def _factorisation(n: int, inverse: AbstractInverse) -> tuple[float, float]:

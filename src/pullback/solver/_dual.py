@@ -1,8 +1,10 @@
 r"""`Dual`: the m × m kernel \(K = AA^\top\). For more parameters than rows of A.
 
-\(A^+ r = A^\top K^+ r\) and \(G^+ g = A^\top K^+ K^+ A g\); damped, \((G + λ)^{-1} g = (g - A^\top(K + λ)^{-1} A g)/λ\).
+\(A^+ r = A^\top K^+ r\) and \(G^+ g = A^\top K^+ K^+ A g\); damped, \((G + λ)^{-1} g = (g -
+A^\top(K + λ)^{-1} A g)/λ\).
 
-Metrics that saturate: if \(\hat K = \hat A\hat A^\top\) has full rank the weights cancel, \(A^+ r = \hat A^\top \hat K^{-1} \hat r\), and \(\hat K\) is what is factorised.
+Metrics that saturate: if \(\hat K = \hat A\hat A^\top\) has full rank the weights cancel, \(A^+ r =
+\hat A^\top \hat K^{-1} \hat r\), and \(\hat K\) is what is factorised.
 """
 
 import equinox as eqx
@@ -10,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.types import Flat
 from .._gram import Factors, kernel, kernel_of_rows, product
-from .._inverse import MoorePenrose, Tikhonov
-from .._types import Flat
+from ..inverse._base import MoorePenrose, Tikhonov
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import dual_cost
 from ._structured import find, structured_factors, structured_rows
@@ -34,30 +36,15 @@ class Rows(eqx.Module):
         return self.scale[:, None] * kernel_of_rows(self.operator.dense) * self.scale[None, :]
 
     def product(self, y: Array) -> Array:
-        """K y.
-
-        **Arguments:**
-
-        - `y`: a vector on the rows.
-        """
+        """K y."""
         return self.mv(self.rmv(y)) if self.factors is None else product(self.factors, y)
 
     def mv(self, eta: Flat) -> Array:
-        """diag(scale) Â η.
-
-        **Arguments:**
-
-        - `eta`: a flat vector.
-        """
+        """diag(scale) Â η."""
         return self.scale * self.operator.unit_mv(eta)
 
     def rmv(self, y: Array) -> Flat:
-        """The transpose.
-
-        **Arguments:**
-
-        - `y`: a vector on the rows.
-        """
+        """The transpose."""
         return self.operator.unit_rmv(self.scale * y)
 
 
@@ -83,8 +70,8 @@ class DualFactors(AbstractFactors):
         solution = self.rows.rmv(self._kernel(r))
         if self.damping is not None:
             return solution
-        # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)², and stays in the residual of K; the normal
-        # equations do not see it.
+        # What of r is outside the range of A comes in through the eigenvectors, off by eps
+        # cond(A)², and stays in the residual of K; the normal equations do not see it.
         rest = self.rows.rmv(r - self.rows.mv(solution))
         return solution + self.rows.rmv(self.gram.apply(self.gram.apply(self.rows.mv(rest))))
 
@@ -118,9 +105,11 @@ class DualFactors(AbstractFactors):
 
 
 class Dual(AbstractSolver):
-    """Eigenvectors of K (Cholesky of K + λ under `Tikhonov`): O(m² P + m³) operations, O(m P + m²) memory. Every inverse.
+    """Eigenvectors of K (Cholesky of K + λ under `Tikhonov`): O(m² P + m³) operations, O(m P + m²)
+    memory. Every inverse.
 
-    Where the model is understood (dense layers, convolutions, look-ups) K is computed from factors of the layers, and A is never formed.
+    Where the model is understood (dense layers, convolutions, look-ups) K is computed from factors
+    of the layers, and A is never formed.
     """
 
     structured: bool = eqx.field(static=True, default=True)
@@ -142,7 +131,8 @@ class Dual(AbstractSolver):
                 return Rows(operator, structured_factors(metric, found, scale), scale)
 
         else:
-            # Rows that are formed anyway are kept: a product with them is cheaper than a pass through the model.
+            # Rows that are formed anyway are kept: a product with them is cheaper than a pass
+            # through the model.
             dense = operator.unit_rows() if found is None else structured_rows(metric, found)
             order = None if found is None else found.order
 
@@ -153,11 +143,17 @@ class Dual(AbstractSolver):
         if isinstance(inverse, Tikhonov):
             damping = jnp.asarray(inverse.damping, metric.dtype)
             gram = damped(graded, damping)
-        elif metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
+        elif (
+            metric.problem.metric.graded
+            and isinstance(inverse, MoorePenrose)
+            and inverse.rtol is None
+        ):
             unit = rows(jnp.ones_like(grading))()
             plain = eigen(unit, operator.shape, inverse)
             full = plain.spectrum.rank == jnp.sum(metric.active, dtype=jnp.int32)
-            weighed = lambda k: eigen(grading[:, None] * k * grading[None, :], operator.shape, inverse)
+            weighed = lambda k: eigen(
+                grading[:, None] * k * grading[None, :], operator.shape, inverse
+            )
             gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
             gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
             graded = rows(jnp.where(full, 1.0, grading))

@@ -1,20 +1,27 @@
-r"""The Moore-Penrose solution of a graded system, \(A = D\hat A\) with \(D = \mathrm{diag}(e^\ell)\) spanning more orders of magnitude than a float resolves.
+r"""The Moore-Penrose solution of a graded system, \(A = D\hat A\) with \(D =
+\mathrm{diag}(e^\ell)\) spanning more orders of magnitude than a float resolves.
 
-That is what a saturated model gives. A cut-off on the singular values of \(A\) would drop its samples in silence, so rank and row space are
-those of \(\hat A = \hat U \hat S V^\top\) (the same in exact arithmetic, \(D\) being invertible), and \(\delta = V y\) with
+That is what a saturated model gives. A cut-off on the singular values of \(A\) would drop its
+samples in silence, so rank and row space are those of \(\hat A = \hat U \hat S V^\top\) (the same
+in exact arithmetic, \(D\) being invertible), and \(\delta = V y\) with
 
-- \(y = \hat S^{-1}\hat U^\top \hat r\) if \(\hat A\) has full row rank: the weights cancel, \(A^+ r = \hat A^+ \hat r\);
-- otherwise \(y\) minimises \(\|D(B y - \hat r)\|\), where \(B = \hat U \hat S\) has full column rank, from a factorisation \(DB = L U\).
+- \(y = \hat S^{-1}\hat U^\top \hat r\) if \(\hat A\) has full row rank: the weights cancel, \(A^+ r
+    = \hat A^+ \hat r\);
+- otherwise \(y\) minimises \(\|D(B y - \hat r)\|\), where \(B = \hat U \hat S\) has full column
+    rank, from a factorisation \(DB = L U\).
 
-While the weights span less than 1000, \(LU\) is LAPACK's QR decomposition. Beyond, orthogonal factors fail: where heavy rows depend on each
-other (repeated samples, more confident samples than features), they keep a remainder of order \((d_{light}/d_{heavy})^2\), far below rounding, whose
-product with the heavy residual is what the light rows have to say. Elimination with complete pivoting (Peters and Wilkinson, 1970) makes that
-remainder exactly zero. \(L\) has a unit diagonal and entries at most 1, heavy rows have none in the columns of light pivots, and
+While the weights span less than 1000, \(LU\) is LAPACK's QR decomposition. Beyond, orthogonal
+factors fail: where heavy rows depend on each other (repeated samples, more confident samples than
+features), they keep a remainder of order \((d_{light}/d_{heavy})^2\), far below rounding, whose
+product with the heavy residual is what the light rows have to say. Elimination with complete
+pivoting (Peters and Wilkinson, 1970) makes that remainder exactly zero. \(L\) has a unit diagonal
+and entries at most 1, heavy rows have none in the columns of light pivots, and
 
 \[ N t = L^\top D \hat r, \quad N = L^\top L, \quad U y = t \]
 
-has every entry accurate relative to its own weight: heavy rows never enter an equation of light size. A row whose remainder falls to the
-rounding of *its own* size depends on heavier ones and is cleared.
+has every entry accurate relative to its own weight: heavy rows never enter an equation of light
+size. A row whose remainder falls to the rounding of *its own* size depends on heavier ones and is
+cleared.
 """
 
 import math
@@ -25,7 +32,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int
 
-from .._inverse import AbstractInverse
+from ..inverse._base import AbstractInverse
 from ._base import AbstractFactors, Spectrum
 
 MILD = math.log(1e3)
@@ -61,7 +68,8 @@ class GradedFactors(AbstractFactors):
         return self.vt.T @ jnp.where(self.full, cancelled, self._back(t))
 
     def covector(self, g):
-        # Â Âᵀ-free: with full row rank A⁺ = V ŝ⁻¹ Ûᵀ D⁻¹, otherwise G = V Uᵀ N U Vᵀ. D was divided by its largest entry.
+        # Â Âᵀ-free: with full row rank A⁺ = V ŝ⁻¹ Ûᵀ D⁻¹, otherwise G = V Uᵀ N U Vᵀ. D was divided
+        # by its largest entry.
         inside = jnp.where(self.kept, self.vt @ g, 0.0)
         s = jnp.where(self.kept, self.s, 1.0)
         weights = jnp.where(self.weights > 0, self.weights, jnp.inf)
@@ -69,7 +77,10 @@ class GradedFactors(AbstractFactors):
         upper, live = self._upper()
         t = solve_triangular(upper, jnp.where(live, inside[self.pivots], 0.0), trans="T")
         weighted = self._back(cho_solve((self.cholesky, True), t))
-        return self.vt.T @ (jnp.exp(-2 * self.log_largest) * jnp.where(self.kept, jnp.where(self.full, cancelled, weighted), 0.0))
+        return self.vt.T @ (
+            jnp.exp(-2 * self.log_largest)
+            * jnp.where(self.kept, jnp.where(self.full, cancelled, weighted), 0.0)
+        )
 
     def project(self, eta):
         return self.vt.T @ jnp.where(self.kept, self.vt @ eta, 0.0)
@@ -86,15 +97,10 @@ class GradedFactors(AbstractFactors):
         return y[jnp.argsort(self.pivots)]
 
 
-def graded_factors(rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inverse: AbstractInverse) -> GradedFactors:
-    """Decompose a graded system.
-
-    **Arguments:**
-
-    - `rows`: Â, of order one.
-    - `log_scale`: ℓ, the logarithms of the row weights; -inf for an absent row.
-    - `inverse`: for its cut-off.
-    """
+def graded_factors(
+    rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inverse: AbstractInverse
+) -> GradedFactors:
+    """Decompose a graded system."""
     active = log_scale > -jnp.inf
     shape = (rows.shape[0], rows.shape[1])
     u, s, vt = thin_svd(rows)
@@ -107,7 +113,9 @@ def graded_factors(rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inv
     b = weights[:, None] * u * jnp.where(kept, s, 0.0)[None, :]
     spread = top - jnp.min(jnp.where(active, log_scale, jnp.inf))
     which = jnp.where(full, 0, jnp.where(spread < MILD, 1, 2))
-    lower, upper, cholesky, pivots = jax.lax.switch(which, [_nothing, _orthogonal, partial(_elimination, shape=shape)], b)
+    lower, upper, cholesky, pivots = jax.lax.switch(
+        which, [_nothing, _orthogonal, partial(_elimination, shape=shape)], b
+    )
     spectrum = Spectrum.of(s, kept, cutoff, graded=True)
     return GradedFactors(
         u=u, s=s, vt=vt, kept=kept, full=full, weights=weights, log_largest=top,
@@ -116,11 +124,8 @@ def graded_factors(rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inv
 
 
 def thin_svd(a: Float[Array, "m P"]) -> tuple[Array, Array, Array]:
-    """U, s, Vᵀ of a matrix; of its transpose if that is the tall one, which LAPACK does more than twice as fast.
-
-    **Arguments:**
-
-    - `a`: any matrix.
+    """U, s, Vᵀ of a matrix; of its transpose if that is the tall one, which LAPACK does more than
+    twice as fast.
     """
     if a.shape[0] >= a.shape[1]:
         u, s, vt = jnp.linalg.svd(a, full_matrices=False)
@@ -138,11 +143,20 @@ def _nothing(b: Array) -> tuple[Array, Array, Array, Array]:
 def _orthogonal(b: Array) -> tuple[Array, Array, Array, Array]:
     """L = Q, U = R, N = I. No pivoting: the columns that are not kept are zero, and the last."""
     q, r = jnp.linalg.qr(b)
-    return q, jnp.triu(r), jnp.eye(b.shape[1], dtype=b.dtype), jnp.arange(b.shape[1], dtype=jnp.int32)
+    return (
+        q,
+        jnp.triu(r),
+        jnp.eye(b.shape[1], dtype=b.dtype),
+        jnp.arange(b.shape[1], dtype=jnp.int32),
+    )
 
 
-def _elimination(b: Float[Array, "m k"], shape: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Gaussian elimination with complete pivoting; rows stay in place, a mask tells which are spent."""
+def _elimination(
+    b: Float[Array, "m k"], shape: tuple[int, int]
+) -> tuple[Array, Array, Array, Array]:
+    """Gaussian elimination with complete pivoting; rows stay in place, a mask tells which are
+    spent.
+    """
     k = b.shape[1]
     noise = 10 * max(shape) * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b), axis=1)
 
@@ -153,7 +167,9 @@ def _elimination(b: Float[Array, "m k"], shape: tuple[int, int]) -> tuple[Array,
         row, column = place // k, place % k
         pivot_row = jnp.where(free_columns, a[row], 0.0)
         dead = pivot_row[column] == 0  # nothing is left
-        multipliers = jnp.where(free_rows, a[:, column] / jnp.where(dead, 1.0, pivot_row[column]), 0.0)
+        multipliers = jnp.where(
+            free_rows, a[:, column] / jnp.where(dead, 1.0, pivot_row[column]), 0.0
+        )
         lower, upper = lower.at[:, j].set(multipliers), upper.at[j].set(pivot_row)
         free_rows, free_columns = free_rows.at[row].set(False), free_columns.at[column].set(False)
         a = a - multipliers[:, None] * pivot_row[None, :]

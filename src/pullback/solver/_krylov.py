@@ -1,13 +1,17 @@
-r"""`Krylov`: matrix-free, by LSMR on \(A\) (lineax's), never squaring the condition number; O(P + m) memory.
+r"""`Krylov`: matrix-free, by LSMR on \(A\) (lineax's), never squaring the condition number; O(P +
+m) memory.
 
-LSMR started from zero stays in the range of \(A^\top\), so what it converges to is the minimum-norm solution. Damping is a row block, \(B = [A;
-\sqrt λ I]\), \(B^\top B = G + λ\). A covector takes two solves, \(G^+ g = B^+ (B^\top)^+ g\). LSMR's own stopping test is no certificate (on spectra that decay
-smoothly it may stop early and say success), so the solve is repeated on the *true* residual, and the normal-equation residual of what
-comes out is recomputed from scratch and reported. On an undamped metric whose singular values decay smoothly to zero no Krylov method
-finds the Moore-Penrose solution to full accuracy; the reported residual says how far it got.
+LSMR started from zero stays in the range of \(A^\top\), so what it converges to is the minimum-norm
+solution. Damping is a row block, \(B = [A; \sqrt λ I]\), \(B^\top B = G + λ\). A covector takes two
+solves, \(G^+ g = B^+ (B^\top)^+ g\). LSMR's own stopping test is no certificate (on spectra that
+decay smoothly it may stop early and say success), so the solve is repeated on the *true* residual,
+and the normal-equation residual of what comes out is recomputed from scratch and reported. On an
+undamped metric whose singular values decay smoothly to zero no Krylov method finds the
+Moore-Penrose solution to full accuracy; the reported residual says how far it got.
 
-Damped, a preconditioner gathers the spectrum (`_preconditioner.py`): on parameters, LSMR on \(B C^{-1/2}\); on rows (`Nystrom`, `SampleBlocks`), conjugate gradients on
-\((K + λ)y = r\), \(\delta = A^\top y\). A start is subtracted first; what is iterated on is the rest.
+Damped, a preconditioner gathers the spectrum (`_preconditioner.py`): on parameters, LSMR on \(B
+C^{-1/2}\); on rows (`Nystrom`, `SampleBlocks`), conjugate gradients on \((K + λ)y = r\), \(\delta =
+A^\top y\). A start is subtracted first; what is iterated on is the rest.
 """
 
 import math
@@ -19,9 +23,9 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, Float
 
-from .._gauge import EuclideanGauge
-from .._inverse import MoorePenrose, Tikhonov
-from .._types import Flat
+from .._base.types import Flat
+from .._rows.gauge import EuclideanGauge
+from ..inverse._base import MoorePenrose, Tikhonov
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import krylov_cost
 from ._preconditioner import (
@@ -57,11 +61,8 @@ class KrylovFactors(AbstractFactors):
         return self.counted(r)[0]
 
     def counted(self, r: Float[Array, " m"]) -> tuple[Flat, Array]:
-        """`lifted`, and the number of products with G or K that it took (those that a preconditioner is made from not counted).
-
-        **Arguments:**
-
-        - `r`: the lifted covector, its grading divided out.
+        """`lifted`, and the number of products with G or K that it took (those that a
+        preconditioner is made from not counted).
         """
         b = self.operator.scale * r
         if self.on_rows is not None:
@@ -76,7 +77,11 @@ class KrylovFactors(AbstractFactors):
         return self._solve(self._least_squares(self._adjoint, self._stacked, g)[0])[0]
 
     def project(self, eta):
-        return self._solve(self._forward(eta))[0] if self.damping is None else jnp.full_like(eta, jnp.nan)
+        return (
+            self._solve(self._forward(eta))[0]
+            if self.damping is None
+            else jnp.full_like(eta, jnp.nan)
+        )
 
     def _solve(self, b: tuple[Array, ...]) -> tuple[Flat, Array]:
         scaling = self.scaling
@@ -120,13 +125,16 @@ class KrylovFactors(AbstractFactors):
         return (rows,) if self.damping is None else (rows, self._flat)
 
     def _least_squares(self, function, domain, b):
-        # lineax's LSMR compares with Python numbers, so that it runs in the default dtype only: float32 under x64 is widened for it.
+        # lineax's LSMR compares with Python numbers, so that it runs in the default dtype only:
+        # float32 under x64 is widened for it.
         short, wide = self.operator.metric.dtype, jnp.result_type(float)
 
         def widened(x):
             return _cast(function(_cast(x, short)), wide)
 
-        operator = lx.FunctionLinearOperator(widened, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide), domain))
+        operator = lx.FunctionLinearOperator(
+            widened, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide), domain)
+        )
 
         def solve(b, rtol):
             # No absolute tolerance: a saturated right-hand side may be 1e-170 and still matter.
@@ -141,9 +149,11 @@ class KrylovFactors(AbstractFactors):
 
 
 def _conjugate_gradients(product, inverse, b, rtol, max_steps) -> tuple[Array, Array]:
-    """Until the residual is rtol of b in the norm of C⁻¹, as far as rounding lets it; and the number of products.
+    """Until the residual is rtol of b in the norm of C⁻¹, as far as rounding lets it; and the
+    number of products.
 
-    By hand: lineax's compares each component of the residual with the same one of b, and that of a saturated sample may be 1e-30; JAX's does not count.
+    By hand: lineax's compares each component of the residual with the same one of b, and that of a
+    saturated sample may be 1e-30; JAX's does not count.
     """
     # A right-hand side whose square is zero still matters.
     size = jnp.max(jnp.abs(b), initial=0.0)
@@ -164,7 +174,8 @@ def _conjugate_gradients(product, inverse, b, rtol, max_steps) -> tuple[Array, A
         return y, r, z + following / square * p, following, steps + 1
 
     def run(y, steps):
-        # The residual of the recurrence drifts from the true one; the second run begins where the first has got.
+        # The residual of the recurrence drifts from the true one; the second run begins where the
+        # first has got.
         r = b - product(y)
         z = inverse(r)
         return jax.lax.while_loop(going, step, (y, r, z, r @ z, steps))
@@ -179,7 +190,9 @@ def _cast(tree, dtype):
 
 
 class Krylov(AbstractSolver):
-    """LSMR with products of A and Aᵀ only, or preconditioned. `MoorePenrose()` without `rtol`, and `Tikhonov`."""
+    """LSMR with products of A and Aᵀ only, or preconditioned. `MoorePenrose()` without `rtol`, and
+    `Tikhonov`.
+    """
 
     rtol: float | None = eqx.field(static=True)
     max_steps: int | None = eqx.field(static=True)
@@ -199,11 +212,15 @@ class Krylov(AbstractSolver):
 
         - `rtol`: the tolerance of the iteration; if left out, 10 eps.
         - `max_steps`: the bound on its iterations; if left out, 4 min(m, P) + 100.
-        - `preconditioner`: `Diagonal()`, `Kronecker()`, `Nystrom(rank)` or `SampleBlocks()`, for `Tikhonov` only.
-        - `start`: a vector on the parameters to start from, for `Tikhonov` only: undamped, what is not in the range of Aᵀ would stay.
+        - `preconditioner`: `Diagonal()`, `Kronecker()`, `Nystrom(rank)` or `SampleBlocks()`, for
+            `Tikhonov` only.
+        - `start`: a vector on the parameters to start from, for `Tikhonov` only: undamped, what is
+            not in the range of Aᵀ would stay.
         """
         if rtol is not None and not 0 < rtol < 1:
-            raise ValueError(f"Krylov(rtol={rtol}): rtol must be between 0 and 1, e.g. Krylov(rtol=1e-10).")
+            raise ValueError(
+                f"Krylov(rtol={rtol}): rtol must be between 0 and 1, e.g. Krylov(rtol=1e-10)."
+            )
         if max_steps is not None and max_steps < 1:
             raise ValueError(f"Krylov(max_steps={max_steps}): max_steps must be at least 1.")
         if preconditioner is not None and not isinstance(preconditioner, AbstractPreconditioner):
@@ -212,8 +229,15 @@ class Krylov(AbstractSolver):
             )
         if start is not None and isinstance(preconditioner, AbstractRowPreconditioner):
             name = type(preconditioner).__name__
-            raise ValueError(f"Krylov(start=..., preconditioner={name}(...)): {name} iterates on rows, which have no start.")
-        self.rtol, self.max_steps, self.preconditioner, self.start = rtol, max_steps, preconditioner, start
+            raise ValueError(
+                f"Krylov(start=..., preconditioner={name}(...)): {name} iterates on rows, which have no start."
+            )
+        self.rtol, self.max_steps, self.preconditioner, self.start = (
+            rtol,
+            max_steps,
+            preconditioner,
+            start,
+        )
 
     def check(self, inverse):
         if isinstance(inverse, Tikhonov):
@@ -236,7 +260,9 @@ class Krylov(AbstractSolver):
     def factorise(self, metric, inverse):
         self.check(inverse)
         operator = whiten(metric, inverse)
-        damping = jnp.asarray(inverse.damping, metric.dtype) if isinstance(inverse, Tikhonov) else None
+        damping = (
+            jnp.asarray(inverse.damping, metric.dtype) if isinstance(inverse, Tikhonov) else None
+        )
         rtol = 10 * float(jnp.finfo(metric.dtype).eps) if self.rtol is None else self.rtol
         max_steps = 4 * min(operator.shape) + 100 if self.max_steps is None else self.max_steps
         kind, scales, rows = self.preconditioner, None, None
@@ -246,8 +272,12 @@ class Krylov(AbstractSolver):
             else:
                 scales = scaling(operator, kind, damping)
         # η = Rδ is not at hand for every gauge, so a start is for the Euclidean one.
-        start = None if self.start is None else metric.structure.ravel(self.start).astype(metric.dtype)
+        start = (
+            None if self.start is None else metric.structure.ravel(self.start).astype(metric.dtype)
+        )
         if start is not None and not isinstance(operator.gauge, EuclideanGauge):
-            raise ValueError("Krylov(start=...) is for the Euclidean gauge only: leave the gauge or the start out.")
+            raise ValueError(
+                "Krylov(start=...) is for the Euclidean gauge only: leave the gauge or the start out."
+            )
         factors = KrylovFactors(operator, damping, scales, rows, start, rtol, max_steps)
         return Factorised(operator, inverse, factors, self.name)

@@ -1,12 +1,14 @@
-r"""`Primal`: the P × P matrix \(G = A^\top A\), summed over blocks of samples. For fewer parameters than rows of A."""
+r"""`Primal`: the P × P matrix \(G = A^\top A\), summed over blocks of samples. For fewer parameters
+than rows of A.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._inverse import Tikhonov
-from .._pullback import MEMORY
+from .._rows.pullback import MEMORY
+from ..inverse._base import Tikhonov
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
 from ._cost import primal_cost
 from ._structured import WORKSPACE, find, structured_metric
@@ -14,7 +16,9 @@ from ._symmetric import Damped, Eigen, damped, eigen, refine
 
 
 class Held(eqx.Module):
-    """A matrix that is kept: G is summed over the samples, and to do it again would be long to compile."""
+    """A matrix that is kept: G is summed over the samples, and to do it again would be long to
+    compile.
+    """
 
     matrix: Float[Array, "P P"]
 
@@ -47,26 +51,43 @@ class PrimalFactors(AbstractFactors):
             # Formed in the output space, where it does not cancel.
             return operator.rmv(r - operator.mv(eta)) - self._damped(eta)
 
-        return self._solve(lambda inverse: refine(self.gram, inverse, residual, self._start(inverse, operator.rmv(r))))
+        return self._solve(
+            lambda inverse: refine(
+                self.gram, inverse, residual, self._start(inverse, operator.rmv(r))
+            )
+        )
 
     def covector(self, g):
         def product(eta):
             return self.operator.rmv(self.operator.mv(eta))
 
         def how(inverse):
-            # What of g is outside the range of G stays in the residual, and would come in through the eigenvectors, off by eps cond(A)²: one product
-            # with G takes it away.
-            clean = inverse if self.damping is not None else lambda rest: inverse(inverse(product(rest)))
-            return refine(self.gram, clean, lambda eta: g - product(eta) - self._damped(eta), self._start(inverse, g))
+            # What of g is outside the range of G stays in the residual, and would come in through
+            # the eigenvectors, off by eps cond(A)²: one product with G takes it away.
+            clean = (
+                inverse
+                if self.damping is not None
+                else lambda rest: inverse(inverse(product(rest)))
+            )
+            return refine(
+                self.gram,
+                clean,
+                lambda eta: g - product(eta) - self._damped(eta),
+                self._start(inverse, g),
+            )
 
         return self._solve(how)
 
     def project(self, eta):
-        return self._ordered(self.gram.project, eta) if isinstance(self.gram, Eigen) else jnp.full_like(eta, jnp.nan)
+        return (
+            self._ordered(self.gram.project, eta)
+            if isinstance(self.gram, Eigen)
+            else jnp.full_like(eta, jnp.nan)
+        )
 
     def _start(self, inverse, g: Array) -> Array:
-        """The first solution, put into the range of Aᵀ: the eigenvectors of G are off by eps cond(A)², and what of that lies in the kernel of A
-        no residual would show.
+        """The first solution, put into the range of Aᵀ: the eigenvectors of G are off by eps
+        cond(A)², and what of that lies in the kernel of A no residual would show.
         """
         x = inverse(g)
         return x if self.damping is not None else self.operator.rmv(self.operator.mv(inverse(x)))
@@ -84,9 +105,11 @@ class PrimalFactors(AbstractFactors):
 
 
 class Primal(AbstractSolver):
-    """Eigenvectors of G (Cholesky of G + λ under `Tikhonov`): O(m P² + P³) operations, O(P²) memory. Every inverse.
+    """Eigenvectors of G (Cholesky of G + λ under `Tikhonov`): O(m P² + P³) operations, O(P²)
+    memory. Every inverse.
 
-    Where the model is understood (dense layers) G is summed from factors of the layers, 2 N P² operations however many outputs a sample has.
+    Where the model is understood (dense layers) G is summed from factors of the layers, 2 N P²
+    operations however many outputs a sample has.
     """
 
     structured: bool = eqx.field(static=True, default=True)
@@ -96,7 +119,9 @@ class Primal(AbstractSolver):
         pass
 
     def cost(self, setting, inverse):
-        return primal_cost(setting, inverse, self.structured, WORKSPACE if self.structured else MEMORY)
+        return primal_cost(
+            setting, inverse, self.structured, WORKSPACE if self.structured else MEMORY
+        )
 
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)
@@ -109,4 +134,6 @@ class Primal(AbstractSolver):
         else:
             gram = eigen(matrix, operator.shape, inverse)
         order = None if found is None else found.order
-        return Factorised(operator, inverse, PrimalFactors(operator, gram, damping, order), self.name)
+        return Factorised(
+            operator, inverse, PrimalFactors(operator, gram, damping, order), self.name
+        )

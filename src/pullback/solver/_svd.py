@@ -1,12 +1,14 @@
-r"""`SVD`: the singular value decomposition of \(A\). Does not square the condition number; the reference among our solvers.
+r"""`SVD`: the singular value decomposition of \(A\). Does not square the condition number; the
+reference among our solvers.
 
-For metrics that saturate (`graded`) and the undamped Moore-Penrose inverse, the decomposition is that of `_graded.py`.
+For metrics that saturate (`graded`) and the undamped Moore-Penrose inverse, the decomposition is
+that of `_graded.py`.
 """
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._inverse import MoorePenrose
+from ..inverse._base import MoorePenrose
 from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, whiten
 from ._cost import svd_cost
 from ._graded import graded_factors, thin_svd
@@ -40,7 +42,9 @@ class SVDFactors(AbstractFactors):
 
 
 class SVD(AbstractSolver):
-    """Singular value decomposition of the dense A: O(m P min(m, P)) operations, O(m P) memory. Every inverse."""
+    """Singular value decomposition of the dense A: O(m P min(m, P)) operations, O(m P) memory.
+    Every inverse.
+    """
 
     def check(self, inverse):
         pass
@@ -51,13 +55,21 @@ class SVD(AbstractSolver):
     def factorise(self, metric, inverse):
         operator = whiten(metric, inverse)
         rows = operator.unit_rows()
-        if metric.problem.metric.graded and isinstance(inverse, MoorePenrose) and inverse.rtol is None:
-            return Factorised(operator, inverse, graded_factors(rows, metric.log_scale, inverse), self.name)
+        if (
+            metric.problem.metric.graded
+            and isinstance(inverse, MoorePenrose)
+            and inverse.rtol is None
+        ):
+            return Factorised(
+                operator, inverse, graded_factors(rows, metric.log_scale, inverse), self.name
+            )
         u, s, vt = thin_svd(operator.scale[:, None] * rows)
         cutoff = inverse.cutoff(s[0], operator.shape)
         kept = inverse.kept(s, cutoff)
         kernel = jnp.asarray(inverse.kernel, metric.dtype)
         h = inverse.filter(s, cutoff)
         spectrum = Spectrum.of(s, kept, cutoff)
-        factors = SVDFactors(scale=operator.scale, u=u, s=s, vt=vt, h=h, kept=kept, kernel=kernel, spectrum=spectrum)
+        factors = SVDFactors(
+            scale=operator.scale, u=u, s=s, vt=vt, h=h, kept=kept, kernel=kernel, spectrum=spectrum
+        )
         return Factorised(operator, inverse, factors, self.name)

@@ -1,8 +1,10 @@
-r"""What `Dual` and `Primal` share: a symmetric matrix (K or G) factorised by eigenvectors, or by Cholesky where it is damped.
+r"""What `Dual` and `Primal` share: a symmetric matrix (K or G) factorised by eigenvectors, or by
+Cholesky where it is damped.
 
-Working on \(K = AA^\top\) or \(G = A^\top A\) squares the condition number: an eigenvalue below \(n\,\mathrm{eps}\,\lambda_{\max}\) is rounding, so these solvers resolve singular
-values down to \(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for less. Iterative
-refinement with products of \(A\) wins back the digits of the solution itself.
+Working on \(K = AA^\top\) or \(G = A^\top A\) squares the condition number: an eigenvalue below
+\(n\,\mathrm{eps}\,\lambda_{\max}\) is rounding, so these solvers resolve singular values down to
+\(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for
+less. Iterative refinement with products of \(A\) wins back the digits of the solution itself.
 """
 
 from collections.abc import Callable
@@ -13,10 +15,10 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from .._inverse import AbstractInverse
-from .._types import Scalar
+from .._base.types import Scalar
+from .._compat.lapack import cholesky
+from ..inverse._base import AbstractInverse
 from ._base import Spectrum
-from ._cholesky import cholesky
 
 
 class Eigen(eqx.Module):
@@ -29,36 +31,22 @@ class Eigen(eqx.Module):
     spectrum: Spectrum
 
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """h(·) x on the eigenvectors.
-
-        **Arguments:**
-
-        - `x`: a vector.
-        """
+        """h(·) x on the eigenvectors."""
         return self.vectors @ (self.h * (self.vectors.T @ x))
 
     def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
-        """A computation with h(·).
-
-        **Arguments:**
-
-        - `how`: `how(inverse)` with `inverse(x)` as often as it likes.
-        """
+        """A computation with h(·)."""
         return how(self.apply)
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The projection on the eigenvectors that are kept.
-
-        **Arguments:**
-
-        - `x`: a vector.
-        """
+        """The projection on the eigenvectors that are kept."""
         return self.vectors @ jnp.where(self.kept, self.vectors.T @ x, 0.0)
 
 
 class Damped(eqx.Module):
-    """K + λ or G + λ = L Lᵀ, and how to make the matrix again for where that is not proved to be positive definite: LAPACK overwrites it, and a
-    copy that is almost never looked at would cost as much memory and a pass through it.
+    """K + λ or G + λ = L Lᵀ, and how to make the matrix again for where that is not proved to be
+    positive definite: LAPACK overwrites it, and a copy that is almost never looked at would cost as
+    much memory and a pass through it.
     """
 
     cholesky: Float[Array, "n n"]
@@ -69,25 +57,17 @@ class Damped(eqx.Module):
     spectrum: Spectrum
 
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """(· + λ)⁻¹ x.
-
-        **Arguments:**
-
-        - `x`: a vector.
-        """
+        """(· + λ)⁻¹ x."""
         return self.solve(lambda inverse: inverse(x))
 
     def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
-        """A computation with (· + λ)⁻¹.
-
-        **Arguments:**
-
-        - `how`: `how(inverse)` with `inverse(x)` as often as it likes.
-        """
+        """A computation with (· + λ)⁻¹."""
 
         def by_eigenvectors():
             values, vectors = jnp.linalg.eigh(self.again(), symmetrize_input=False)
-            return how(lambda x: vectors @ ((vectors.T @ x) / (jnp.maximum(values, 0.0) + self.damping)))
+            return how(
+                lambda x: vectors @ ((vectors.T @ x) / (jnp.maximum(values, 0.0) + self.damping))
+            )
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
         solution = how(lambda x: cho_solve((self.cholesky, True), x))
@@ -95,14 +75,7 @@ class Damped(eqx.Module):
 
 
 def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: AbstractInverse) -> Eigen:
-    """Eigendecomposition of K or G.
-
-    **Arguments:**
-
-    - `matrix`: K or G, lower triangle.
-    - `shape`: the shape (m, P) of A.
-    - `inverse`: which inverse.
-    """
+    """Eigendecomposition of K or G."""
     values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
     s = jnp.sqrt(jnp.maximum(values[::-1], 0.0))
     # The maximum hides a NaN matrix; let it show.
@@ -114,15 +87,12 @@ def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: Abstract
 
 
 def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
-    """Cholesky of K + λ or G + λ, if that is positive definite beyond rounding; otherwise its eigenvectors.
+    """Cholesky of K + λ or G + λ, if that is positive definite beyond rounding; otherwise its
+    eigenvectors.
 
-    The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at least -n·eps·‖·‖; so with λ above that
-    the sum is positive definite. The pivots are checked all the same. A fallback is reported.
-
-    **Arguments:**
-
-    - `make`: a pytree that gives K or G, lower triangle, when it is called.
-    - `damping`: λ > 0.
+    The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at
+    least -n·eps·‖·‖; so with λ above that the sum is positive definite. The pivots are checked all
+    the same. A fallback is reported.
     """
     matrix = make()
     n = matrix.shape[0]
@@ -135,15 +105,14 @@ def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
     return Damped(factor, make, damping, proved, Spectrum.unknown(matrix.dtype, fallback=~proved))
 
 
-def refine(gram: Eigen | Damped, solve: Callable[[Array], Array], residual: Callable[[Array], Array], start: Array) -> Array:
-    """Iterative refinement, x + solve(residual(x)): once for a Cholesky factorisation, which is backward stable, twice for eigenvectors.
-
-    **Arguments:**
-
-    - `gram`: the factors behind `solve`.
-    - `solve`: an approximate generalised inverse.
-    - `residual`: what is left of the right-hand side at x.
-    - `start`: the first solution.
+def refine(
+    gram: Eigen | Damped,
+    solve: Callable[[Array], Array],
+    residual: Callable[[Array], Array],
+    start: Array,
+) -> Array:
+    """Iterative refinement, x + solve(residual(x)): once for a Cholesky factorisation, which is
+    backward stable, twice for eigenvectors.
     """
     x = start + solve(residual(start))
     return x if isinstance(gram, Damped) else x + solve(residual(x))

@@ -1,7 +1,9 @@
-r"""How far: a step rule takes the loss near a point and a way to aim, and returns a displacement that it accepts or rejects.
+r"""How far: a step rule takes the loss near a point and a way to aim, and returns a displacement
+that it accepts or rejects.
 
-A rule decides on the length or the damping of the step; which inverse, which momentum and which constraint are not its business, so that rules,
-inverses and momenta combine freely. A rule never returns a point where the loss is not finite.
+A rule decides on the length or the damping of the step; which inverse, which momentum and which
+constraint are not its business, so that rules, inverses and momenta combine freely. A rule never
+returns a point where the loss is not finite.
 """
 
 import abc
@@ -12,9 +14,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._inverse import AbstractInverse
-from .._local import Curve, Local
-from .._types import Count, Flat, Scalar
+from .._base.types import Count, Flat, Scalar
+from .._natural.subproblem import Curve, Local
+from ..inverse._base import AbstractInverse
 
 Aim: TypeAlias = Callable[[Local], Flat]
 """Local ↦ d: the natural gradient step, or what a momentum makes of it."""
@@ -84,19 +86,16 @@ class AbstractStep(eqx.Module):
         """
 
 
-def move(local: Local, curve: Curve, rate: Any, value: Scalar, accepted: Array, trials: Any, damping: Any = jnp.nan) -> Move:
-    """A `Move` along a curve.
-
-    **Arguments:**
-
-    - `local`: the loss near the point.
-    - `curve`: where to.
-    - `rate`: how far.
-    - `value`: the loss there.
-    - `accepted`: whether to go.
-    - `trials`: how many points were tried.
-    - `damping`: λ, if the rule has one.
-    """
+def move(
+    local: Local,
+    curve: Curve,
+    rate: Any,
+    value: Scalar,
+    accepted: Array,
+    trials: Any,
+    damping: Any = jnp.nan,
+) -> Move:
+    """A `Move` along a curve."""
     dtype = local.metric.dtype
     displacement = curve(rate)
     bent = curve.acceleration
@@ -115,14 +114,13 @@ def move(local: Local, curve: Curve, rate: Any, value: Scalar, accepted: Array, 
 
 
 def gain(local: Local, d: Flat, value: Scalar) -> Scalar:
-    """The decrease of the loss over the predicted one; 1 if both are zero (nothing is left to do), NaN if an increase was predicted.
-
-    **Arguments:**
-
-    - `local`: the loss near the point.
-    - `d`: a flat vector, for the prediction.
-    - `value`: the loss that was found.
+    """The decrease of the loss over the predicted one; 1 if both are zero (nothing is left to do),
+    NaN if an increase was predicted.
     """
     expected, found = local.predicted(d), local.value - value
     nothing = (expected == 0) & (found == 0)
-    return jnp.where(nothing, 1.0, jnp.where(expected > 0, found / jnp.where(expected > 0, expected, 1.0), jnp.nan))
+    return jnp.where(
+        nothing,
+        1.0,
+        jnp.where(expected > 0, found / jnp.where(expected > 0, expected, 1.0), jnp.nan),
+    )

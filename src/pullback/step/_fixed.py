@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from .._arguments import positive
-from .._types import Scalar
+from .._base.checks import positive
+from .._base.types import Scalar
 from ._base import AbstractStep, move
 
 
 class Fixed(AbstractStep):
-    """Go a fixed part of the natural gradient. The loss may rise; a step after which it is not finite is not taken."""
+    """Go a fixed part of the natural gradient. The loss may rise; a step after which it is not
+    finite is not taken.
+    """
 
     rate: float | Scalar | Callable
 
@@ -19,7 +21,8 @@ class Fixed(AbstractStep):
 
         **Arguments:**
 
-        - `rate`: a positive number, or a schedule: a function of the number of steps taken so far (Optax's are such).
+        - `rate`: a positive number, or a schedule: a function of the number of steps taken so far
+            (Optax's are such).
         """
         if not callable(rate):
             positive("Fixed", "rate", rate)

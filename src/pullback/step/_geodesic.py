@@ -1,6 +1,8 @@
-"""Second order: any rule, on curves along which the outputs move straight (`Local.curve`). One more product with the second derivative, the same factors."""
+"""Second order: any rule, on curves along which the outputs move straight (`Local.curve`). One more
+product with the second derivative, the same factors.
+"""
 
-from .._arguments import positive
+from .._base.checks import positive
 from ._base import AbstractStep
 
 
@@ -16,11 +18,14 @@ class Geodesic(AbstractStep):
         **Arguments:**
 
         - `step_rule`: how far along the curve, e.g. `LineSearch()`.
-        - `bound`: the largest ‖a‖/‖d‖ with which the second order is used; where it is larger the Taylor series says nothing, and the step
-            is straight. The record has what was used (`curvature`).
+        - `bound`: the largest ‖a‖/‖d‖ with which the second order is used; where it is larger the
+            Taylor series says nothing, and the step is straight. The record has what was used
+            (`curvature`).
         """
         if not isinstance(step_rule, AbstractStep) or isinstance(step_rule, Geodesic):
-            raise ValueError(f"Geodesic takes another step rule, e.g. Geodesic(LineSearch()), got {step_rule!r}.")
+            raise ValueError(
+                f"Geodesic takes another step rule, e.g. Geodesic(LineSearch()), got {step_rule!r}."
+            )
         positive("Geodesic", "bound", bound)
         self.step_rule, self.bound = step_rule, bound
 

@@ -1,7 +1,8 @@
 r"""Levenberg-Marquardt: \(d = -(G + λW)^{-1} g\), with λ by how well the last step was predicted.
 
-The gain is the decrease of the loss over that of \(q(d) = g^\top d + \tfrac12\|Ad\|^2\), in which the metric stands for the Hessian. A step with too little gain is
-rejected and tried again with more damping, from the same factors; a good one earns less damping for the next.
+The gain is the decrease of the loss over that of \(q(d) = g^\top d + \tfrac12\|Ad\|^2\), in which
+the metric stands for the Hessian. A step with too little gain is rejected and tried again with more
+damping, from the same factors; a good one earns less damping for the next.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._arguments import positive
-from .._inverse import Tikhonov
-from .._types import Count, Scalar
+from .._base.checks import positive
+from .._base.types import Count, Scalar
+from ..inverse._base import Tikhonov
 from ._base import AbstractStep, Move, move
 from ._damping import redamp
 
@@ -38,11 +39,13 @@ class Damping(NamedTuple):
 
 
 class LevenbergMarquardt(AbstractStep):
-    r"""Damping by the gain (Nielsen, 1999): after a step of gain ρ it is multiplied by \(\max(\text{decrease}, 1 - (2\rho - 1)^3)\), after a rejection by
-    `increase`, after a second one in a row by twice that, and so on. At λ = 0 it is Moore-Penrose, which λ → 0 leads to.
+    r"""Damping by the gain (Nielsen, 1999): after a step of gain ρ it is multiplied by
+    \(\max(\text{decrease}, 1 - (2\rho - 1)^3)\), after a rejection by `increase`, after a second
+    one in a row by twice that, and so on. At λ = 0 it is Moore-Penrose, which λ → 0 leads to.
 
-    Where every step draws new samples, each step fits its own, and the error stays at what one batch leaves open. A rate that falls takes the mean over
-    the last 1/rate batches; the gain, which knows one batch only, then no longer holds λ up, and `minimum` has to.
+    Where every step draws new samples, each step fits its own, and the error stays at what one
+    batch leaves open. A rate that falls takes the mean over the last 1/rate batches; the gain,
+    which knows one batch only, then no longer holds λ up, and `minimum` has to.
     """
 
     damping: float | Scalar
@@ -71,8 +74,10 @@ class LevenbergMarquardt(AbstractStep):
         - `accept`: the gain below which a step is rejected.
         - `increase`: by what λ is multiplied after a rejection; more after several in a row.
         - `decrease`: the least that λ is multiplied by after a good step.
-        - `max_trials`: how many dampings are tried in one step; if none is accepted, the parameters stay.
-        - `rate`: which part of the step is tried and taken: a positive number, or a schedule, a function of the number of steps made so far.
+        - `max_trials`: how many dampings are tried in one step; if none is accepted, the parameters
+            stay.
+        - `rate`: which part of the step is tried and taken: a positive number, or a schedule, a
+            function of the number of steps made so far.
         - `minimum`: λ does not fall below this.
         """
         positive("LevenbergMarquardt", "damping", damping, zero=True)
@@ -84,8 +89,15 @@ class LevenbergMarquardt(AbstractStep):
         if not increase > 1:
             raise ValueError(f"LevenbergMarquardt(increase={increase}): increase must be above 1.")
         if max_trials < 1:
-            raise ValueError(f"LevenbergMarquardt(max_trials={max_trials}): max_trials must be at least 1.")
-        self.damping, self.accept, self.increase, self.decrease = damping, accept, increase, decrease
+            raise ValueError(
+                f"LevenbergMarquardt(max_trials={max_trials}): max_trials must be at least 1."
+            )
+        self.damping, self.accept, self.increase, self.decrease = (
+            damping,
+            accept,
+            increase,
+            decrease,
+        )
         self.max_trials, self.rate, self.minimum = max_trials, rate, minimum
 
     @property
@@ -96,7 +108,11 @@ class LevenbergMarquardt(AbstractStep):
         _refuse_damped("LevenbergMarquardt", inverse)
 
     def init(self, dtype):
-        return Damping(jnp.asarray(self.damping, dtype), jnp.asarray(self.increase, dtype), jnp.zeros((), jnp.int32))
+        return Damping(
+            jnp.asarray(self.damping, dtype),
+            jnp.asarray(self.increase, dtype),
+            jnp.zeros((), jnp.int32),
+        )
 
     def step(self, local, aim, state):
         dtype = state.value.dtype
@@ -107,15 +123,23 @@ class LevenbergMarquardt(AbstractStep):
         rate = self.rate(state.count) if callable(self.rate) else self.rate
 
         def attempt(damping) -> Move:
-            damped = local.with_factors(redamp(local.factorised, damping.astype(local.metric.dtype)))
+            damped = local.with_factors(
+                redamp(local.factorised, damping.astype(local.metric.dtype))
+            )
             curve = damped.curve(aim(damped))
             value = local.value_at(curve(rate))
             tried = move(local, curve, rate, value, value <= local.value, 1, damping)
-            return eqx.tree_at(lambda m: m.accepted, tried, tried.accepted & (tried.gain > self.accept))
+            return eqx.tree_at(
+                lambda m: m.accepted, tried, tried.accepted & (tried.gain > self.accept)
+            )
 
         def rejected(state: Damping) -> Damping:
             growth = jnp.minimum(2 * state.growth, ceiling)
-            return Damping(jnp.minimum(jnp.maximum(state.value, floor) * state.growth, ceiling), growth, state.count)
+            return Damping(
+                jnp.minimum(jnp.maximum(state.value, floor) * state.growth, ceiling),
+                growth,
+                state.count,
+            )
 
         def again(carry):
             _, trials, tried = carry
@@ -126,7 +150,9 @@ class LevenbergMarquardt(AbstractStep):
             state = rejected(state)
             return state, trials + 1, attempt(state.value)
 
-        state, trials, best = jax.lax.while_loop(again, retry, (state, jnp.ones((), jnp.int32), attempt(state.value)))
+        state, trials, best = jax.lax.while_loop(
+            again, retry, (state, jnp.ones((), jnp.int32), attempt(state.value))
+        )
         best = eqx.tree_at(lambda m: m.trials, best, trials)
         factor = jnp.clip(1 - (2 * best.gain.astype(dtype) - 1) ** 3, self.decrease, self.increase)
         good = Damping(
@@ -139,9 +165,11 @@ class LevenbergMarquardt(AbstractStep):
 
 
 class DampingSearch(AbstractStep):
-    """The best of a grid of dampings, λ = s² · (relative damping) with s the largest singular value of A, all from one factorisation.
+    """The best of a grid of dampings, λ = s² · (relative damping) with s the largest singular value
+    of A, all from one factorisation.
 
-    No memory, no constants to tune: far from a minimum it finds a short step along the gradient, near one the undamped step.
+    No memory, no constants to tune: far from a minimum it finds a short step along the gradient,
+    near one the undamped step.
     """
 
     relative: tuple[float, ...]
@@ -151,11 +179,18 @@ class DampingSearch(AbstractStep):
 
         **Arguments:**
 
-        - `relative`: the dampings relative to the largest eigenvalue of G; 1, 1/10, ..., 10⁻³⁰ if left out.
+        - `relative`: the dampings relative to the largest eigenvalue of G; 1, 1/10, ..., 10⁻³⁰ if
+            left out.
         """
-        relative = tuple(10.0**-k for k in range(31)) if relative is None else tuple(float(x) for x in relative)
+        relative = (
+            tuple(10.0**-k for k in range(31))
+            if relative is None
+            else tuple(float(x) for x in relative)
+        )
         if not relative:
-            raise ValueError("DampingSearch(relative=()): give at least one damping, e.g. DampingSearch((1e-2, 1e-6, 0.0)).")
+            raise ValueError(
+                "DampingSearch(relative=()): give at least one damping, e.g. DampingSearch((1e-2, 1e-6, 0.0))."
+            )
         for x in relative:
             positive("DampingSearch", "relative", x, zero=True)
         self.relative = relative
@@ -184,4 +219,6 @@ class DampingSearch(AbstractStep):
         values = jax.lax.map(lambda damping: local.value_at(curve(damping)(1.0)), dampings)
         best = jnp.argmin(values)
         better = values[best] < local.value
-        return move(local, curve(dampings[best]), 1.0, values[best], better, dampings.size, dampings[best]), state
+        return move(
+            local, curve(dampings[best]), 1.0, values[best], better, dampings.size, dampings[best]
+        ), state

@@ -1,18 +1,22 @@
-r"""How far along the natural gradient: backtracking until the decrease is a fair part of the predicted one, or the best of a grid."""
+r"""How far along the natural gradient: backtracking until the decrease is a fair part of the
+predicted one, or the best of a grid.
+"""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._arguments import positive
+from .._base.checks import positive
 from ._base import AbstractStep, move
 
 
 class LineSearch(AbstractStep):
-    """Backtracking: t = initial, shrink·initial, ..., until L(θ) - L(θ + t d) ≥ fraction · t · (-g·d), which is what first order predicts.
+    """Backtracking: t = initial, shrink·initial, ..., until L(θ) - L(θ + t d) ≥ fraction · t ·
+    (-g·d), which is what first order predicts.
 
-    A direction along which the loss does not fall to first order (momentum can give one) is asked for any decrease.
+    A direction along which the loss does not fall to first order (momentum can give one) is asked
+    for any decrease.
     """
 
     initial: float
@@ -20,7 +24,13 @@ class LineSearch(AbstractStep):
     fraction: float
     max_trials: int = eqx.field(static=True)
 
-    def __init__(self, initial: float = 1.0, shrink: float = 0.5, fraction: float = 1e-4, max_trials: int = 30):
+    def __init__(
+        self,
+        initial: float = 1.0,
+        shrink: float = 0.5,
+        fraction: float = 1e-4,
+        max_trials: int = 30,
+    ):
         """Choose the search.
 
         **Arguments:**
@@ -35,7 +45,12 @@ class LineSearch(AbstractStep):
         positive("LineSearch", "fraction", fraction, below=1, zero=True)
         if max_trials < 1:
             raise ValueError(f"LineSearch(max_trials={max_trials}): max_trials must be at least 1.")
-        self.initial, self.shrink, self.fraction, self.max_trials = initial, shrink, fraction, max_trials
+        self.initial, self.shrink, self.fraction, self.max_trials = (
+            initial,
+            shrink,
+            fraction,
+            max_trials,
+        )
 
     def init(self, dtype):
         return None
@@ -74,9 +89,15 @@ class GridSearch(AbstractStep):
 
         - `rates`: the lengths; 1, 1/2, 1/4, ..., 2⁻³⁰ if left out.
         """
-        rates = tuple(2.0**-k for k in range(31)) if rates is None else tuple(float(rate) for rate in rates)
+        rates = (
+            tuple(2.0**-k for k in range(31))
+            if rates is None
+            else tuple(float(rate) for rate in rates)
+        )
         if not rates:
-            raise ValueError("GridSearch(rates=()): give at least one length, e.g. GridSearch((1.0, 0.5, 0.25)).")
+            raise ValueError(
+                "GridSearch(rates=()): give at least one length, e.g. GridSearch((1.0, 0.5, 0.25))."
+            )
         for rate in rates:
             positive("GridSearch", "rates", rate)
         self.rates = rates
@@ -89,4 +110,6 @@ class GridSearch(AbstractStep):
         rates = jnp.asarray(self.rates, local.metric.dtype)
         values: Float[Array, " k"] = jax.lax.map(lambda t: local.value_at(curve(t)), rates)
         best = jnp.argmin(values)
-        return move(local, curve, rates[best], values[best], values[best] < local.value, rates.size), state
+        return move(
+            local, curve, rates[best], values[best], values[best] < local.value, rates.size
+        ), state

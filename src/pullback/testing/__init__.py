@@ -1,4 +1,6 @@
-"""Checks that anyone can run on a metric or a solver of their own, dense references, and problems of known rank."""
+"""Checks that anyone can run on a metric or a solver of their own, dense references, and problems
+of known rank.
+"""
 
 from ._invariance import assert_invariant as assert_invariant
 from ._metric import check_metric as check_metric

@@ -1,14 +1,16 @@
-"""A check of invariance for test suites: `assert_invariant(problem, params, batch, method=my_optimiser)`."""
+"""A check of invariance for test suites: `assert_invariant(problem, params, batch,
+method=my_optimiser)`.
+"""
 
 from typing import Any
 
 import jax
 from jaxtyping import PRNGKeyArray
 
-from .._composite import Composite
-from .._invariance import Invariance, check_invariance
-from .._reparametrisation import random_reparametrisation
-from .._types import Params
+from .._base.types import Params
+from .._geometry.invariance import Invariance, check_invariance
+from .._geometry.reparametrisation import random_reparametrisation
+from .._problem.composite import Composite
 
 
 def assert_invariant(
@@ -23,7 +25,8 @@ def assert_invariant(
     order: float = 2.0,
     seen_only: bool = False,
 ) -> list[Invariance]:
-    """Assert that a method is reparametrisation invariant on the model, under random changes of parameters, and to what order.
+    """Assert that a method is reparametrisation invariant on the model, under random changes of
+    parameters, and to what order.
 
     **Arguments:**
 
@@ -42,9 +45,15 @@ def assert_invariant(
     found = []
     for draw in jax.random.split(jax.random.key(0) if key is None else key, count):
         f = random_reparametrisation(params, draw)
-        record = check_invariance(problem, params, batch, reparametrisation=f, method=method, counts=())
+        record = check_invariance(
+            problem, params, batch, reparametrisation=f, method=method, counts=()
+        )
         off = record.seen if seen_only else record.model
-        assert off <= rtol, f"not invariant: the directions differ by {off:.1e} > {rtol:.1e}.\n{record}"
-        assert seen_only or record.order >= order - 0.1, f"one step agrees to order {record.order:.2f} < {order}.\n{record}"
+        assert off <= rtol, (
+            f"not invariant: the directions differ by {off:.1e} > {rtol:.1e}.\n{record}"
+        )
+        assert seen_only or record.order >= order - 0.1, (
+            f"one step agrees to order {record.order:.2f} < {order}.\n{record}"
+        )
         found.append(record)
     return found

@@ -1,10 +1,11 @@
 r"""What every metric on the outputs must satisfy, as measured numbers: run it on yours.
 
-\[ S S^\top = M \succeq 0, \quad S\,S^+ = \Pi_{\mathrm{range}(M)}, \quad S^+ = S^\top M^+, \quad \rho(z + \varepsilon v, z) = \tfrac12\varepsilon^2 v^\top M v +
-   O(\varepsilon^3), \]
+\[ S S^\top = M \succeq 0, \quad S\,S^+ = \Pi_{\mathrm{range}(M)}, \quad S^+ = S^\top M^+, \quad
+\rho(z + \varepsilon v, z) = \tfrac12\varepsilon^2 v^\top M v + O(\varepsilon^3), \]
 
-under `jit` and `vmap` as without, in float32 as in float64. The dense reference is NumPy's, and shares no code with the metric but `apply`, which is itself
-compared with the divergence and with the likelihood.
+under `jit` and `vmap` as without, in float32 as in float64. The dense reference is NumPy's, and
+shares no code with the metric but `apply`, which is itself compared with the divergence and with
+the likelihood.
 """
 
 from typing import Any
@@ -14,17 +15,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._tree import Structure, is_coordinate, split, structure
-from .._types import Outputs
+from .._base.tree import Structure, is_coordinate, split, structure
+from .._base.types import Outputs
 from ..metric import AbstractLikelihood, AbstractMetric
 
 EPSILONS = 2.0 ** -np.arange(2, 9)
 
 
-def check_metric(metric: AbstractMetric, z: Outputs, targets: Any = None, *, tolerance: float = 1e-9, seed: int = 0) -> None:
-    """Raise an `AssertionError` with the measured numbers if a metric does not keep its promises at a point.
+def check_metric(
+    metric: AbstractMetric,
+    z: Outputs,
+    targets: Any = None,
+    *,
+    tolerance: float = 1e-9,
+    seed: int = 0,
+) -> None:
+    """Raise an `AssertionError` with the measured numbers if a metric does not keep its promises at
+    a point.
 
-    Give float64 outputs (`jax.config.update("jax_enable_x64", True)`), away from saturation: the dense reference knows no grading.
+    Give float64 outputs (`jax.config.update("jax_enable_x64", True)`), away from saturation: the
+    dense reference knows no grading.
 
     **Arguments:**
 
@@ -36,16 +46,22 @@ def check_metric(metric: AbstractMetric, z: Outputs, targets: Any = None, *, tol
     """
     like = structure(z)
     if like.size == 0 or like.dtype != jnp.float64:
-        raise ValueError(f"check_metric takes float64 outputs, got {like.dtype} with {like.size} entries.")
+        raise ValueError(
+            f"check_metric takes float64 outputs, got {like.dtype} with {like.size} entries."
+        )
     metric = metric.observe(targets, jnp.asarray(0))
     vectors = jnp.asarray(np.random.default_rng(seed).standard_normal((2, like.size)))
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]) if eqx.is_array(x) else x, z)
-    measured = eqx.filter_jit(eqx.filter_vmap(lambda x: _measure(metric, x, vectors, targets)))(stacked)
+    measured = eqx.filter_jit(eqx.filter_vmap(lambda x: _measure(metric, x, vectors, targets)))(
+        stacked
+    )
     for name, value in measured.items():
         assert np.all(np.isfinite(value)), f"{name} is not finite: {value}."
         _close(f"{name}: two equal samples under vmap", value[0], value[1], tolerance)
     shape = eqx.filter_eval_shape(eqx.filter_vmap(metric.root), stacked).log_scale.shape
-    assert shape == measured["scale"].shape, f"log_scale of two stacked roots has shape {shape}, not {measured['scale'].shape}."
+    assert shape == measured["scale"].shape, (
+        f"log_scale of two stacked roots has shape {shape}, not {measured['scale'].shape}."
+    )
     dense = {name: np.asarray(value[0]) for name, value in measured.items()}
     _check_root(metric, dense, np.asarray(vectors), tolerance)
     v, c = (like.unravel(x) for x in vectors)
@@ -81,17 +97,26 @@ def _measure(metric: AbstractMetric, z: Outputs, vectors, targets: Any) -> dict[
         rho = lambda shift: metric.divergence(eqx.combine(like.unravel(x + shift), carried), z)
         found |= {"ρ": jax.vmap(rho)(moved), "step": step, "rounding": jnp.max(jnp.abs(x))}
     if isinstance(metric, AbstractLikelihood) and targets is not None:
-        c = jax.grad(lambda x: metric.negative_log_likelihood(eqx.combine(x, carried), targets))(moving)
-        found |= {"likelihood_lift": metric.likelihood_lift(z, targets), "lifted gradient": root.unit_lift(c)}
+        c = jax.grad(lambda x: metric.negative_log_likelihood(eqx.combine(x, carried), targets))(
+            moving
+        )
+        found |= {
+            "likelihood_lift": metric.likelihood_lift(z, targets),
+            "lifted gradient": root.unit_lift(c),
+        }
     return found
 
 
-def _check_root(metric: AbstractMetric, dense: dict[str, Any], vectors: np.ndarray, tolerance: float) -> None:
+def _check_root(
+    metric: AbstractMetric, dense: dict[str, Any], vectors: np.ndarray, tolerance: float
+) -> None:
     matrix, root = dense["M"], dense["S"]
     _close("M against Mᵀ", matrix, matrix.T, tolerance)
     values, frame = np.linalg.eigh((matrix + matrix.T) / 2)
     top = max(values[-1], np.finfo(float).tiny)
-    assert values[0] >= -tolerance * top, f"M is not positive semi-definite: eigenvalues from {values[0]:.3e} to {values[-1]:.3e}."
+    assert values[0] >= -tolerance * top, (
+        f"M is not positive semi-definite: eigenvalues from {values[0]:.3e} to {values[-1]:.3e}."
+    )
     kept = values > tolerance * top
     if metric.nonsingular:
         assert kept.all(), (
@@ -102,10 +127,25 @@ def _check_root(metric: AbstractMetric, dense: dict[str, Any], vectors: np.ndarr
     v, c = vectors
     _close("S Sᵀ v against M v", root @ (root.T @ v), matrix @ v, tolerance)
     _close("Sᵀ against the transpose of S", dense["Sᵀ"], root.T, tolerance)
-    _close("S S⁺ c against c, for c in the range of M", root @ (dense["S⁺"] @ (matrix @ v)), matrix @ v, tolerance)
-    _close("S S⁺ c against the projection of c on the range of M", root @ (dense["S⁺"] @ c), onto @ c, tolerance)
+    _close(
+        "S S⁺ c against c, for c in the range of M",
+        root @ (dense["S⁺"] @ (matrix @ v)),
+        matrix @ v,
+        tolerance,
+    )
+    _close(
+        "S S⁺ c against the projection of c on the range of M",
+        root @ (dense["S⁺"] @ c),
+        onto @ c,
+        tolerance,
+    )
     _close("S⁺ against Sᵀ M⁺ (least norm)", dense["S⁺"], root.T @ inverse, tolerance)
-    _close("M M⁺ c against c, for c in the range of M", matrix @ (dense["M⁺"] @ (matrix @ v)), matrix @ v, tolerance)
+    _close(
+        "M M⁺ c against c, for c in the range of M",
+        matrix @ (dense["M⁺"] @ (matrix @ v)),
+        matrix @ v,
+        tolerance,
+    )
     _close("sharp against the pseudo-inverse of M", dense["M⁺"], inverse, tolerance)
 
 
@@ -117,7 +157,9 @@ def _check_divergence(dense: dict[str, Any], tolerance: float) -> None:
     assert values.min() >= -tolerance * size, f"the divergence is negative: {values}."
     # Both signs of ε, or the third and fourth order could cancel at one of them and hide the slope.
     errors = np.hypot(*(values[1:].reshape(2, -1) - half * EPSILONS**2))
-    assert errors[0] <= size, f"|ρ - ε²vᵀMv/2| = {errors[0]:.3e} at ε = {EPSILONS[0]} where ρ = {values[1]:.3e}."
+    assert errors[0] <= size, (
+        f"|ρ - ε²vᵀMv/2| = {errors[0]:.3e} at ε = {EPSILONS[0]} where ρ = {values[1]:.3e}."
+    )
     seen = np.flatnonzero(errors > 1e-13 * (size + dense["rounding"]))[-3:]
     if seen.size == 3:
         slope = np.polyfit(np.log(EPSILONS[seen]), np.log(errors[seen]), 1)[0]
@@ -128,7 +170,9 @@ def _check_divergence(dense: dict[str, Any], tolerance: float) -> None:
 
 
 def _check_dtype(metric: AbstractMetric, z: Outputs, targets: Any, dtype: Any) -> None:
-    """Only the types are computed, so a strict promotion setting is obeyed, and nothing is compiled."""
+    """Only the types are computed, so a strict promotion setting is obeyed, and nothing is
+    compiled.
+    """
     cast = lambda tree: jax.tree.map(lambda x: x.astype(dtype) if is_coordinate(x) else x, tree)
     z, targets = cast(z), cast(targets)
     metric = metric.observe(targets, jnp.asarray(0))
@@ -147,9 +191,14 @@ def _check_dtype(metric: AbstractMetric, z: Outputs, targets: Any, dtype: Any) -
         if metric.has_divergence:
             answers.append(metric.divergence(z, z))
         if isinstance(metric, AbstractLikelihood) and targets is not None:
-            answers += [metric.negative_log_likelihood(z, targets), metric.likelihood_lift(z, targets)]
+            answers += [
+                metric.negative_log_likelihood(z, targets),
+                metric.likelihood_lift(z, targets),
+            ]
             try:
-                answers.append(metric.negative_log_likelihood(z, metric.sample(jax.random.key(0), z)))
+                answers.append(
+                    metric.negative_log_likelihood(z, metric.sample(jax.random.key(0), z))
+                )
             except TypeError:  # a family without a sampler says so
                 pass
         return answers, like
@@ -169,7 +218,9 @@ def _check_dtype(metric: AbstractMetric, z: Outputs, targets: Any, dtype: Any) -
 
 def _same_structure(tree: Any, like: Structure) -> None:
     found = structure(tree)
-    assert found == like, f"a vector or covector has the structure {found}, not that of the outputs, {like}."
+    assert found == like, (
+        f"a vector or covector has the structure {found}, not that of the outputs, {like}."
+    )
 
 
 def _close(what: str, found: Any, expected: Any, tolerance: float) -> None:
@@ -177,4 +228,6 @@ def _close(what: str, found: Any, expected: Any, tolerance: float) -> None:
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}."
     size = max(float(np.max(np.abs(expected), initial=0.0)), np.finfo(float).tiny)
     error = float(np.max(np.abs(found - expected), initial=0.0))
-    assert error <= tolerance * max(size, 1e-6), f"{what}: error {error:.3e} where the largest entry is {size:.3e}."
+    assert error <= tolerance * max(size, 1e-6), (
+        f"{what}: error {error:.3e} where the largest entry is {size:.3e}."
+    )

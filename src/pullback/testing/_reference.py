@@ -1,10 +1,13 @@
-r"""The natural gradient written down naively: dense, in float64, with NumPy, and sharing no code with the fast path.
+r"""The natural gradient written down naively: dense, in float64, with NumPy, and sharing no code
+with the fast path.
 
-\[ J = \partial z/\partial\theta, \quad M = \mathrm{blockdiag}(w_i M_i), \quad G = J^\top M J, \quad g = \partial L/\partial\theta, \quad
-   \delta = R^{-1} h(\tilde A^\top \tilde A)\, R^{-\top} g, \quad \tilde A = M^{1/2} J R^{-1}, \quad W = R^\top R . \]
+\[ J = \partial z/\partial\theta, \quad M = \mathrm{blockdiag}(w_i M_i), \quad G = J^\top M J, \quad
+g = \partial L/\partial\theta, \quad \delta = R^{-1} h(\tilde A^\top \tilde A)\, R^{-\top} g, \quad
+\tilde A = M^{1/2} J R^{-1}, \quad W = R^\top R . \]
 
-`J` is a Jacobian of the batched model, `M` comes from `metric.apply` on basis vectors, `g` from `jax.grad` of the total loss. It costs what it costs, and it
-knows no grading: for problems of a few dozen numbers, away from saturation.
+`J` is a Jacobian of the batched model, `M` comes from `metric.apply` on basis vectors, `g` from
+`jax.grad` of the total loss. It costs what it costs, and it knows no grading: for problems of a few
+dozen numbers, away from saturation.
 """
 
 from typing import Any, NamedTuple
@@ -15,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from .._composite import Composite
-from .._inverse import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
-from .._measure import Mean, Sum, Weights
-from .._types import Covector, Params, Vector
+from .._base.types import Covector, Params, Vector
+from .._problem.composite import Composite
+from .._problem.measure import Mean, Sum, Weights
+from ..inverse._base import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
 from ..metric import AbstractLikelihood
 
 
@@ -44,7 +47,11 @@ class Reference(NamedTuple):
 
 
 def reference_natural_gradient(
-    problem: Composite, params: Params, batch: Any = None, inverse: AbstractInverse | None = None, metric_batch: Any = None
+    problem: Composite,
+    params: Params,
+    batch: Any = None,
+    inverse: AbstractInverse | None = None,
+    metric_batch: Any = None,
 ) -> Reference:
     """The natural gradient, dense and slow, to compare with.
 
@@ -59,15 +66,23 @@ def reference_natural_gradient(
     gauge = np.linalg.cholesky(dense_gauge(inverse.gauge, g.size))
     delta, rank, spectrum = dense_solve(square_root(metric) @ jacobian, g, inverse, gauge)
     matrix = jacobian.T @ metric @ jacobian
-    return Reference(unravel(jnp.asarray(delta)), rank, matrix, unravel(jnp.asarray(g)), value, jacobian, metric, spectrum)
+    return Reference(
+        unravel(jnp.asarray(delta)),
+        rank,
+        matrix,
+        unravel(jnp.asarray(g)),
+        value,
+        jacobian,
+        metric,
+        spectrum,
+    )
 
 
-def dense_parts(problem: Composite, params: Params, batch: Any, metric_batch: Any = None) -> tuple[Any, ...]:
-    """L, g, J and M as NumPy arrays, and the map from flat vectors to trees: what does not depend on the inverse.
-
-    **Arguments:**
-
-    - `problem`, `params`, `batch`, `metric_batch`: as for `natural_gradient`.
+def dense_parts(
+    problem: Composite, params: Params, batch: Any, metric_batch: Any = None
+) -> tuple[Any, ...]:
+    """L, g, J and M as NumPy arrays, and the map from flat vectors to trees: what does not depend
+    on the inverse.
     """
     if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
@@ -77,14 +92,21 @@ def dense_parts(problem: Composite, params: Params, batch: Any, metric_batch: An
     moving, carried = eqx.partition(params, eqx.is_inexact_array)
     flat, unravel = ravel_pytree(moving)
     inputs, targets, weights, _ = _present(problem, batch)
-    metric_inputs, metric_targets, metric_weights, places = _present(problem, batch if metric_batch is None else metric_batch)
+    metric_inputs, metric_targets, metric_weights, places = _present(
+        problem, batch if metric_batch is None else metric_batch
+    )
 
     def loss(flat):
         return _total(problem, eqx.combine(unravel(flat), carried), inputs, targets, weights)
 
     def outputs(flat):
-        z = eqx.filter(_outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs), eqx.is_inexact_array)
-        return jnp.concatenate([x.reshape(len(places), -1) for x in jax.tree.leaves(z)], axis=1).ravel()
+        z = eqx.filter(
+            _outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs),
+            eqx.is_inexact_array,
+        )
+        return jnp.concatenate(
+            [x.reshape(len(places), -1) for x in jax.tree.leaves(z)], axis=1
+        ).ravel()
 
     def everything(flat):
         z = _outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs)
@@ -92,7 +114,13 @@ def dense_parts(problem: Composite, params: Params, batch: Any, metric_batch: An
         return jax.value_and_grad(loss)(flat), jax.jacfwd(outputs)(flat), blocks
 
     (value, g), jacobian, blocks = jax.jit(everything)(flat)
-    return float(value), np.asarray(g), np.asarray(jacobian), _block_diagonal(np.asarray(blocks)), unravel
+    return (
+        float(value),
+        np.asarray(g),
+        np.asarray(jacobian),
+        _block_diagonal(np.asarray(blocks)),
+        unravel,
+    )
 
 
 def _double(tree: Any) -> Any:
@@ -104,7 +132,9 @@ def _double(tree: Any) -> Any:
 
 
 def _present(problem: Composite, batch: Any) -> tuple[Any, Any, Any, list[int]]:
-    """Inputs and targets of the samples that are there, their weights, and their places in the batch."""
+    """Inputs and targets of the samples that are there, their weights, and their places in the
+    batch.
+    """
     if batch is None:
         return None, None, None, [0]
     inputs, targets = (*_double(tuple(batch)), None)[:2]
@@ -129,14 +159,20 @@ def _total(problem: Composite, params: Any, inputs: Any, targets: Any, weights: 
         values = []
         for i in range(len(weights)):
             take = lambda x, i=i: x[i] if eqx.is_array(x) else x
-            values.append(problem.metric.negative_log_likelihood(jax.tree.map(take, z), jax.tree.map(take, targets)))
+            values.append(
+                problem.metric.negative_log_likelihood(
+                    jax.tree.map(take, z), jax.tree.map(take, targets)
+                )
+            )
         values = jnp.stack(values)
     else:
         values = problem.loss(z) if targets is None else problem.loss(z, targets)
     return values if values.ndim == 0 else jnp.sum(jnp.asarray(weights) * values)
 
 
-def _metric_blocks(problem: Composite, z: Any, targets: Any, weights: Any, places: list[int]) -> Any:
+def _metric_blocks(
+    problem: Composite, z: Any, targets: Any, weights: Any, places: list[int]
+) -> Any:
     """The weighted M of each sample; one block for a metric on the whole batch."""
     if weights is None:
         return _basis(problem.metric.observe(None, jnp.asarray(0)), z)[None]
@@ -166,45 +202,30 @@ def _basis(metric: Any, z: Any) -> Any:
 
 
 def square_root(metric: np.ndarray) -> np.ndarray:
-    """M^{1/2}, eigenvalues at the level of rounding being zero.
-
-    **Arguments:**
-
-    - `metric`: M.
-    """
+    """M^{1/2}, eigenvalues at the level of rounding being zero."""
     values, vectors = np.linalg.eigh((metric + metric.T) / 2)
     noise = 10 * len(values) * np.finfo(float).eps * values[-1]
     return (vectors * np.sqrt(np.where(values > noise, values, 0.0))) @ vectors.T
 
 
 def dense_gauge(gauge: Any, size: int) -> np.ndarray:
-    """W.
-
-    **Arguments:**
-
-    - `gauge`: anything a gauge can be.
-    - `size`: the number of parameters.
-    """
+    """W."""
     if gauge is None:
         return np.eye(size)
     if hasattr(gauge, "as_matrix") or hasattr(gauge, "matrix"):
-        return np.asarray(gauge.as_matrix() if hasattr(gauge, "as_matrix") else gauge.matrix(), float)
+        return np.asarray(
+            gauge.as_matrix() if hasattr(gauge, "as_matrix") else gauge.matrix(), float
+        )
     if eqx.is_array(gauge) and gauge.shape == (size, size):
         return np.asarray(gauge, float)
     flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(gauge)])
     return np.diag(np.broadcast_to(flat, size))
 
 
-def dense_solve(a: np.ndarray, g: np.ndarray, inverse: AbstractInverse, cholesky: np.ndarray) -> tuple[np.ndarray, int, np.ndarray]:
-    """δ, the rank and the singular values.
-
-    **Arguments:**
-
-    - `a`: A.
-    - `g`: the covector.
-    - `inverse`: which inverse.
-    - `cholesky`: C with W = C Cᵀ, the gauge, so that R⁻¹ = C⁻ᵀ.
-    """
+def dense_solve(
+    a: np.ndarray, g: np.ndarray, inverse: AbstractInverse, cholesky: np.ndarray
+) -> tuple[np.ndarray, int, np.ndarray]:
+    """δ, the rank and the singular values."""
     rows, g = np.linalg.solve(cholesky, a.T).T, np.linalg.solve(cholesky, g)
     _, s, vt = np.linalg.svd(rows, full_matrices=True)
     s = np.concatenate([s, np.zeros(vt.shape[0] - s.size)])
@@ -219,5 +240,7 @@ def dense_solve(a: np.ndarray, g: np.ndarray, inverse: AbstractInverse, cholesky
     elif isinstance(inverse, MoorePenrose | TruncatedRank):
         h = np.where(kept, 1 / np.where(kept, s, 1.0) ** 2, 0.0)
     else:
-        raise ValueError(f"no reference for {type(inverse).__name__}: MoorePenrose, Tikhonov and TruncatedRank are known.")
+        raise ValueError(
+            f"no reference for {type(inverse).__name__}: MoorePenrose, Tikhonov and TruncatedRank are known."
+        )
     return np.linalg.solve(cholesky.T, vt.T @ (h * (vt @ g))), int(kept.sum()), s[: min(a.shape)]

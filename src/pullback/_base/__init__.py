@@ -1,0 +1,1 @@
+"""The spaces and their vocabulary: types, trees, tangent vectors, results, argument checks."""

@@ -1,0 +1,118 @@
+"""Pytrees as vectors: the flat image of the floating leaves of a tree, and what linear algebra asks
+of trees.
+
+Only floating array leaves are coordinates. Everything else in a tree (integers, booleans, strings,
+functions, PRNG keys) is *carried*: it is neither differentiated nor changed, and is `None` in
+vectors and covectors, as in Equinox.
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+
+def is_coordinate(leaf: Any) -> bool:
+    """Whether a leaf is a coordinate: a real floating array."""
+    return eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def refuse_complex(tree: PyTree, name: str) -> None:
+    """Raise a `ValueError` if a leaf is complex: a Hermitian metric is another theory, and taking
+    real parts would hide it.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} is complex ({leaf.dtype}). Real parameters and outputs only: "
+                f"split it, e.g. {name} = {{'re': z.real, 'im': z.imag}}, and put them together inside the model."
+            )
+
+
+def split(tree: PyTree) -> tuple[PyTree, PyTree]:
+    """The coordinates of a tree and the leaves it carries; `eqx.combine` puts them together again."""
+    return eqx.partition(tree, is_coordinate)
+
+
+def common_dtype(*dtypes: Any) -> Any:
+    """The dtype that holds all of these, also where the user has made implicit promotion an error."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*dtypes)
+
+
+def coarsest_dtype(*dtypes: Any) -> Any:
+    """The dtype with the fewest digits: what is computed from all of these is as accurate as that."""
+    return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
+
+
+class Structure(eqx.Module):
+    """How a tree of coordinates lies in one flat vector; hashable, so it may be static under
+    `jax.jit`.
+    """
+
+    treedef: Any = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    dtypes: tuple[Any, ...] = eqx.field(static=True)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of coordinates of each leaf."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return sum(self.sizes)
+
+    @property
+    def dtype(self) -> Any:
+        """The common dtype of the flat vector."""
+        return common_dtype(*self.dtypes) if self.dtypes else jnp.result_type(float)
+
+    def ravel(self, tree: PyTree) -> Array:
+        """The flat vector of a tree of this structure."""
+        leaves, treedef = jax.tree.flatten(split(tree)[0])
+        if treedef != self.treedef or tuple(jnp.shape(x) for x in leaves) != self.shapes:
+            raise ValueError(
+                f"expected a tree {self.treedef} with shapes {self.shapes}, "
+                f"got {treedef} with shapes {tuple(jnp.shape(x) for x in leaves)}."
+            )
+        if not leaves:
+            return jnp.zeros(0, self.dtype)
+        return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in leaves])
+
+    def unravel(self, vector: Array) -> PyTree:
+        """The tree whose flat vector is given; each leaf gets its own dtype back."""
+        # One split, whose transpose is a concatenation. That of slices is a sum of padded vectors,
+        # from which XLA (in jaxlib 0.10) was seen to lose the gradient of a bias when it fused the
+        # sum with a norm or a dot product.
+        parts = jax.lax.split(vector, self.sizes) if self.sizes else []
+        leaves = [
+            x.reshape(shape).astype(dtype)
+            for x, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)
+        ]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def structure(tree: PyTree) -> Structure:
+    """The structure of the coordinates of a tree."""
+    coordinates = jax.tree.map(
+        lambda x: x if isinstance(x, jax.ShapeDtypeStruct) or is_coordinate(x) else None, tree
+    )
+    leaves, treedef = jax.tree.flatten(coordinates)
+    return Structure(
+        treedef, tuple(tuple(x.shape) for x in leaves), tuple(jnp.dtype(x.dtype) for x in leaves)
+    )
+
+
+def all_finite(tree: PyTree) -> Array:
+    """Whether every coordinate of a tree is finite."""
+    leaves = jax.tree.leaves(split(tree)[0])
+    return (
+        jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+        if leaves
+        else jnp.asarray(True)
+    )

@@ -1,0 +1,56 @@
+r"""Cholesky factorisation in place.
+
+JAX's own replaces a factor that failed by NaN, which takes a second matrix and a pass through it:
+at 4608 rows 85 MB and a tenth of the time. LAPACK itself, called through the foreign function
+interface under the name that JAX gave it, says by a number whether it succeeded. Where that name is
+not there (another platform, another version of jaxlib) JAX's own is used.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax.linalg import cholesky_p
+from jaxtyping import Array, Float
+
+
+def cholesky(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Array]:
+    """The factor L, with anything above its diagonal, and whether all pivots were positive."""
+    target = _target(matrix.dtype)
+    if target is None:
+        return _checked(matrix)
+
+    def in_place(matrix):
+        out = jax.ShapeDtypeStruct(matrix.shape, matrix.dtype), jax.ShapeDtypeStruct((), jnp.int32)
+        columns = (1, 0)
+        call = jax.ffi.ffi_call(
+            target,
+            out,
+            vmap_method="sequential",
+            input_layouts=[columns],
+            output_layouts=[columns, ()],
+            input_output_aliases={0: 0},
+        )
+        factor, info = call(matrix, uplo=np.uint8(ord("L")))
+        return factor, info == 0
+
+    return jax.lax.platform_dependent(matrix, cpu=in_place, default=_checked)
+
+
+def _checked(matrix):
+    # The primitive: `jnp.linalg.cholesky` would go through the matrix once more to clear what is
+    # above the diagonal. A failure is a NaN everywhere.
+    factor = cholesky_p.bind(matrix)
+    return factor, jnp.all(jnp.isfinite(jnp.diagonal(factor)))
+
+
+def _target(dtype: Any) -> str | None:
+    """The name of LAPACK's routine."""
+    try:
+        from jaxlib import lapack
+
+        name = lapack.prepare_lapack_call("potrf_ffi", np.dtype(dtype))
+        return name if any(entry[0] == name for entry in lapack.registrations()["cpu"]) else None
+    except (ImportError, AttributeError, LookupError, TypeError, NotImplementedError):
+        return None

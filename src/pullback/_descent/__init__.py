@@ -1,0 +1,1 @@
+"""The optimiser and its Optax interface."""

@@ -1,0 +1,1 @@
+"""Questions about the geometry of a model: rank, invariance, kernels, distances."""

@@ -1,0 +1,334 @@
+r"""Is a step invariant, in which sense, and to what order? Measured, for any method.
+
+The problem \(\varphi\) at \(\theta\) and \(\psi = \varphi \circ f\) at \(\xi = f^{-1}(\theta)\),
+\(F = \partial f\); a method moves \(\theta\) by \(u\) and \(\xi\) by \(w\):
+
+| notion | compared | natural gradient |
+|---|---|---|
+| on the model (Definition 5) | \(J u\) with \(J F w\) | equal (Theorem 2) |
+| what the metric sees | \(A u\) with \(A F w\) | equal, also where the metric of the outputs is singular |
+| on the parameters (Definition 6) | \(u\) with \(F w\) | not equal if overparametrised |
+| the same, in the gauge \(F^{-\top}F^{-1}\) (Remark 2) | \(u_{\text{gauge}}\) with \(F w\) | equal |
+| parametrisation independence (Definition 4) | \(J u\) with \(J F w\) for the cubic map, \(F = 0\) | not equal, ever (Proposition 2) |
+| a finite step \(h\) | \(z(\theta + hu)\) with \(z(f(\xi + hw))\) | \(O(h^2)\); exactly 0 if \(f\) is affine and \(u = Fw\): \(G\) invertible, or \(f\) an isometry |
+| a fixed time, \(n\) steps of \(T/n\) | the ends | \(O(1/n)\): the flow is invariant |
+
+For a method that is not invariant, as gradient descent, the finite step differs at \(O(h)\) and the
+ends by as much as the flows do, \(O(1)\). Numbers are relative to the displacement.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._base.results import RESULTS
+from .._base.tree import all_finite, split, structure
+from .._base.types import Flat, Params
+from .._natural.natural_gradient import natural_gradient
+from .._natural.outcome import prepare, raise_failure
+from .._problem.composite import Batch, Composite, check_batch
+from .._rows.pullback import MEMORY, at_point
+from ..inverse._base import MoorePenrose
+from ..solver import SVD
+from .adapters import AbstractMethod, Natural, as_method
+from .reparametrisation import AbstractReparametrisation, Cubic, reparametrise
+
+EXACT = 1e-12
+"""Discrepancies below this, relative, count as none."""
+
+
+class Invariance(eqx.Module):
+    """What `check_invariance` measured. NaN where a notion does not apply."""
+
+    diffeomorphism: bool
+    """Whether f is a local diffeomorphism at the point; if not, only Definition 4 applies."""
+    jacobian_condition: float
+    """The condition number of F."""
+    model: float
+    """Definition 5: the discrepancy of the directions on the model, relative."""
+    seen: float
+    """What the metric sees of it, relative."""
+    parameters: float
+    """Definition 6: the discrepancy on the parameters, relative."""
+    gauged: float
+    """Definition 6 in the gauge of Remark 2; natural gradients only."""
+    independence: float
+    """Definition 4: the discrepancy on the model for the cubic map."""
+    order: float
+    """The order in h of the discrepancy of one step; infinite if it is zero."""
+    trajectory_order: float
+    """The order in 1/n of the discrepancy of the ends after a fixed time."""
+    steps: np.ndarray
+    """The step sizes h."""
+    discrepancies: np.ndarray
+    """The discrepancy of one step of each size on the model, absolute."""
+    counts: np.ndarray
+    """The numbers n of steps of the trajectories."""
+    ends: np.ndarray
+    """The discrepancy of the ends of the trajectories on the model, relative to the way."""
+
+    @property
+    def message(self) -> str:
+        """In one sentence."""
+        if not self.diffeomorphism:
+            return (
+                f"f is not a local diffeomorphism at the point (condition of its Jacobian {self.jacobian_condition:.1e}): only parametrisation "
+                "independence applies, and nothing but zero has it."
+            )
+        if self.model < 1e-6:
+            exact = "exactly" if np.isinf(self.order) else f"to order {self.order:.2f} in the step"
+            return f"invariant on the model; one step is so {exact}."
+        if self.seen < 1e-6:
+            return "invariant as far as the metric sees, not beyond: the metric of the outputs is singular."
+        return f"not invariant: the directions differ by {self.model:.1e} on the model."
+
+    def plot(self) -> Any:
+        """The discrepancies against the step size: `(figure, axes)`."""
+        from ..plot import orders
+
+        return orders({"one step": (self.steps, self.discrepancies)})
+
+    def __str__(self) -> str:
+        rows = [
+            ("on the model (Definition 5)", self.model),
+            ("what the metric sees", self.seen),
+            ("on the parameters (Definition 6)", self.parameters),
+            ("the same, in the gauge of f (Remark 2)", self.gauged),
+            ("parametrisation independence (Definition 4)", self.independence),
+            ("order of one step", self.order),
+            ("order of trajectories", self.trajectory_order),
+            ("condition of the Jacobian of f", self.jacobian_condition),
+        ]
+        shown = [f"{name:<46}{'-' if np.isnan(x) else f'{x:.3g}'}" for name, x in rows]
+        return "\n".join([self.message, *shown])
+
+
+class _Pair(eqx.Module):
+    """The problem in old and new parameters."""
+
+    problem: Composite
+    twin: Composite
+    old: Params
+    new: Params
+    batch: Batch
+    f: AbstractReparametrisation
+
+    def outputs(self, params: Params) -> np.ndarray:
+        return np.asarray(_outputs(self.problem, params, self.batch))
+
+    def in_old(self, flat: Flat) -> Params:
+        return _add(self.old, flat)
+
+    def in_new(self, flat: Flat) -> Params:
+        return self.f(_add(self.new, flat))
+
+
+def _add(params: Params, flat: Flat) -> Params:
+    like = structure(params)
+    return eqx.combine(like.unravel(like.ravel(params) + flat), split(params)[1])
+
+
+@eqx.filter_jit
+def _outputs(problem: Composite, params: Params, batch: Batch) -> Any:
+    z = problem.outputs(params, batch.inputs)
+    return structure(z).ravel(z)
+
+
+@eqx.filter_jit
+def _tangents(problem: Composite, params: Params, batch: Batch, vectors: Any) -> tuple[Any, Any]:
+    """J v and A v for the columns v of a matrix."""
+    metric = at_point(problem, params, batch, MoorePenrose(), SVD())
+    like = metric.linear.like
+    push = lambda v: (like.ravel(metric.linear.pushforward(v)), metric.mv(v.astype(metric.dtype)))
+    return jax.vmap(push, in_axes=1, out_axes=1)(vectors)
+
+
+def check_invariance(
+    problem: Composite,
+    params: Params,
+    batch: Any = None,
+    *,
+    reparametrisation: AbstractReparametrisation,
+    method: Any = None,
+    step: float | None = None,
+    halvings: int = 5,
+    counts: tuple[int, ...] = (8, 16, 32),
+) -> Invariance:
+    """Measure how invariant a method is under a change of parameters, in every sense there is.
+    Outside `jit`.
+
+    **Arguments:**
+
+    - `problem`, `params`, `batch`: the problem at a point, as for `natural_gradient`.
+    - `reparametrisation`: f, from new parameters to these: `Reparametrisation(f)`, `Affine`,
+        `Units`, ...
+    - `method`: a generalised inverse (the natural gradient with it), an Optax transformation, an
+        optimiser with its problem, or a function `direction(problem, params, batch)` of ascent;
+        `MoorePenrose()` if left out.
+    - `step`: the largest step h, as a factor of the method's own step; if left out, one that moves
+        the outputs by 1 %.
+    - `halvings`: how often h is halved to measure the order of one step.
+    - `counts`: the numbers of steps of trajectories of one length, `4 · step`, to measure their
+        order; `()` to leave them out.
+    """
+    if not isinstance(reparametrisation, AbstractReparametrisation):
+        raise ValueError(
+            f"reparametrisation must be e.g. Reparametrisation(f) or Units(60.0), got {type(reparametrisation).__name__}."
+        )
+    if halvings < 2:
+        raise ValueError(f"halvings={halvings}: an order needs at least 2.")
+    chosen = as_method(MoorePenrose() if method is None else method)
+    problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
+    check_batch(problem, params, data)
+    if not bool(all_finite(params)):
+        raise_failure(RESULTS.nonfinite_params, problem, params, data, None)  # pyright: ignore[reportArgumentType]
+    pair = _pair(problem, params, data, reparametrisation)
+    jacobian = np.asarray(reparametrisation.jacobian(pair.new))
+    condition = _condition(jacobian)
+    eps = float(jnp.finfo(structure(params).dtype).eps)
+    fine = jacobian.shape[0] == jacobian.shape[1] and condition < 1 / np.sqrt(eps)
+    u = _first(chosen, pair.problem, pair.old, data)
+    independence = _independence(chosen, pair, u)
+    if not fine:
+        nan, none = float("nan"), np.zeros(0)
+        return Invariance(
+            False, condition, nan, nan, nan, nan, independence, nan, nan, none, none, none, none
+        )
+    w = jacobian @ _first(chosen, pair.twin, pair.new, data)
+    pushed, seen = (
+        np.asarray(x)
+        for x in _tangents(
+            problem, params, data, jnp.asarray(np.stack([u, w], axis=1), structure(params).dtype)
+        )
+    )
+    if step is None:
+        step = (
+            1e-2
+            * (1 + float(np.linalg.norm(pair.outputs(pair.old))))
+            / max(float(np.linalg.norm(pushed[:, 0])), 1e-300)
+        )
+    steps = step * 0.5 ** np.arange(halvings)
+    discrepancies, order = _one_step(chosen, pair, steps)
+    ends, trajectory_order = _trajectories(chosen, pair, 4 * step, counts)
+    return Invariance(
+        diffeomorphism=True,
+        jacobian_condition=condition,
+        model=_relative(pushed[:, 1], pushed[:, 0]),
+        seen=_relative(seen[:, 1], seen[:, 0]),
+        parameters=_relative(w, u),
+        gauged=_gauged(chosen, pair, jacobian, w),
+        independence=independence,
+        order=order,
+        trajectory_order=trajectory_order,
+        steps=steps,
+        discrepancies=discrepancies,
+        counts=np.asarray(counts),
+        ends=ends,
+    )
+
+
+def _pair(problem: Composite, params: Params, data: Batch, f: AbstractReparametrisation) -> _Pair:
+    new = f.inverse(params)
+    like = structure(params)
+    back = f(new)
+    off = float(jnp.linalg.norm(like.ravel(back) - like.ravel(params)))
+    if not off <= 1e-6 * (1 + float(jnp.linalg.norm(like.ravel(params)))):
+        raise ValueError(
+            f"reparametrisation: f(inverse(params)) is {off:.1e} away from params; the inverse is not that of f."
+        )
+    # From here on the old point is f(new): the rounding of the inverse is not a discrepancy.
+    return _Pair(problem, reparametrise(problem, f), back, new, data, f)
+
+
+def _first(method: AbstractMethod, problem: Composite, params: Params, data: Batch) -> np.ndarray:
+    moved, _ = method.displacement(problem, params, data, method.init(problem, params))
+    if not np.all(np.isfinite(moved)):
+        raise ValueError("the method returned a displacement that is not finite at this point.")
+    return np.asarray(moved)
+
+
+def _condition(jacobian: np.ndarray) -> float:
+    s = np.linalg.svd(jacobian, compute_uv=False)
+    return float(s[0] / s[-1]) if s.size and s[-1] > 0 else float("inf")
+
+
+def _relative(a: np.ndarray, b: np.ndarray) -> float:
+    size = np.linalg.norm(b)
+    return float(np.linalg.norm(a - b) / size) if size > 0 else float(np.linalg.norm(a) > 0)
+
+
+def _independence(method: AbstractMethod, pair: _Pair, u: np.ndarray) -> float:
+    """Definition 4, for the cubic map with its critical point here."""
+    like = structure(pair.old)
+    f = Cubic(like.ravel(pair.old))
+    origin = eqx.combine(like.unravel(jnp.zeros(like.size, like.dtype)), split(pair.old)[1])
+    w = np.asarray(f.jacobian(origin)) @ _first(
+        method, reparametrise(pair.problem, f), origin, pair.batch
+    )
+    vectors = jnp.asarray(np.stack([u, w], axis=1), like.dtype)
+    pushed = np.asarray(_tangents(pair.problem, pair.old, pair.batch, vectors)[0])
+    return _relative(pushed[:, 1], pushed[:, 0])
+
+
+def _gauged(method: AbstractMethod, pair: _Pair, jacobian: np.ndarray, w: np.ndarray) -> float:
+    """Definition 6 with the inner product that f carries over."""
+    if not isinstance(method, Natural) or method.inverse.gauge is not None:
+        return float("nan")
+    back = np.linalg.inv(jacobian)
+    gauge = jnp.asarray(back.T @ back)
+    inverse = eqx.tree_at(lambda i: i.gauge, method.inverse, gauge, is_leaf=lambda x: x is None)
+    batch = None if pair.batch.inputs is None else pair.batch
+    v = natural_gradient(pair.problem, pair.old, batch, inverse=inverse, solver=SVD()).vector
+    return _relative(-np.asarray(structure(pair.old).ravel(v)), w)
+
+
+def _one_step(method: AbstractMethod, pair: _Pair, steps: np.ndarray) -> tuple[np.ndarray, float]:
+    u, w = (
+        _first(method, p, x, pair.batch)
+        for p, x in ((pair.problem, pair.old), (pair.twin, pair.new))
+    )
+    start = pair.outputs(pair.old)
+    found, ways = [], []
+    for h in steps:
+        ends = pair.outputs(pair.in_old(h * u)), pair.outputs(pair.in_new(h * w))
+        found.append(np.linalg.norm(ends[0] - ends[1]))
+        ways.append(np.linalg.norm(ends[0] - start))
+    found = np.asarray(found)
+    if np.all(found <= EXACT * (1 + np.linalg.norm(start)) + EXACT * np.asarray(ways)):
+        return found, float("inf")
+    return found, _slope(steps, found)
+
+
+def _slope(h: np.ndarray, d: np.ndarray) -> float:
+    """The order at the small end, extrapolated: that of consecutive pairs is p + O(h)."""
+    slopes = np.diff(np.log(np.maximum(d, 1e-300))) / np.diff(np.log(h))
+    return float(2 * slopes[-1] - slopes[-2]) if slopes.size > 1 else float(slopes[-1])
+
+
+def _trajectories(
+    method: AbstractMethod, pair: _Pair, time: float, counts: tuple[int, ...]
+) -> tuple[np.ndarray, float]:
+    if not counts:
+        return np.zeros(0), float("nan")
+    start, found = pair.outputs(pair.old), []
+    for n in counts:
+        a = pair.outputs(_walk(method, pair.problem, pair.old, pair.batch, time / n, n))
+        b = pair.outputs(pair.f(_walk(method, pair.twin, pair.new, pair.batch, time / n, n)))
+        found.append(np.linalg.norm(a - b) / max(np.linalg.norm(a - start), 1e-300))
+    found = np.asarray(found)
+    if np.all(found <= 1e-11):
+        return found, float("inf")
+    return found, _slope(1 / np.asarray(counts, float), found)
+
+
+def _walk(
+    method: AbstractMethod, problem: Composite, params: Params, batch: Batch, h: float, count: int
+) -> Params:
+    state = method.init(problem, params)
+    for _ in range(count):
+        moved, state = method.displacement(problem, params, batch, state)
+        params = _add(params, h * moved)
+    return params

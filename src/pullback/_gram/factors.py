@@ -1,0 +1,164 @@
+r"""The whitened Jacobian of each sample in factors: \(A_n = \sum_t x_{nt} \otimes d_{nt}\) for a
+leaf that is understood, rows for the others.
+
+With q rows a sample, a leaf with weights i × o at T positions is kept as factors if a pair of
+samples costs less that way,
+
+\[ T^2\,(i + q^2 o) < q^2\, i\, o, \]
+
+and T is small (`MAX_POSITIONS`, because \(T^2\) numbers are made for each entry of the kernel, so
+that tiles of it have few rows); otherwise its rows are formed, by the same product for all q at
+once.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .walk import Use, Walk
+
+MAX_POSITIONS = 8
+
+
+class Group(NamedTuple):
+    """A leaf kept as factors: its products, the shift that is folded in as a row of ones, and its
+    entries [i, o] in the flat parameters.
+    """
+
+    leaf: int
+    uses: list[Use]
+    order: np.ndarray
+    codes: bool
+
+    @property
+    def positions(self) -> int:
+        """T."""
+        return sum(use.positions for use in self.uses)
+
+
+class Layout(NamedTuple):
+    """Which leaves are factors, which are rows by products, which are rows by automatic
+    differentiation.
+    """
+
+    walk: Walk
+    factors: list[Group]
+    products: list[Group]
+    free: list[int]
+    order: np.ndarray
+    """The positions in the flat parameters of: the factors, then the rows."""
+
+    @property
+    def row_size(self) -> int:
+        """How many parameters are kept as rows."""
+        return self.order.size - sum(group.order.size for group in self.factors)
+
+
+class Factors(eqx.Module):
+    """A in factors; the axes are sample n, row of the sample q, position t, and i or o."""
+
+    x: tuple[Array, ...]
+    """[n, t, i], or [n, t] where it is a choice."""
+    d: tuple[Float[Array, "n q t o"], ...]
+    rows: Float[Array, "n q r"]
+    codes: tuple[bool, ...] = eqx.field(static=True)
+
+
+def layout(walk: Walk, shapes: Sequence[tuple[int, ...]], q: int, single: bool = False) -> Layout:
+    """Choose for each leaf."""
+    sizes = [math.prod(shape) for shape in shapes]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    factors, products, free = [], [], sorted(walk.free)
+    for leaf, uses in walk.uses.items():
+        entries, codes = uses[0].product.entries, uses[0].product.codes
+        blocks, i, o = entries.shape
+        t = sum(use.positions for use in uses)
+        shift = uses[0].shift
+        cheap = (
+            blocks == 1
+            and t <= MAX_POSITIONS
+            and t * t * ((1 if codes else i) + q * q * o) < q * q * i * o
+        )
+        if single:
+            cheap = blocks == 1 and t == 1 and not codes
+        order = starts[leaf] + entries
+        if cheap:
+            rows = (
+                [order[0]]
+                if shift is None
+                else [order[0], starts[shift.leaf] + shift.entries[None]]
+            )
+            factors.append(Group(leaf, uses, np.concatenate(rows), codes))
+            continue
+        if shift is not None:
+            free.append(shift.leaf)
+        if codes:
+            free.append(leaf)
+        else:
+            products.append(Group(leaf, uses, order, codes))
+    tail = [np.arange(starts[leaf], starts[leaf + 1]) for leaf in free]
+    order = np.concatenate([group.order.ravel() for group in (*factors, *products)] + tail)
+    tapped = {group.leaf: group.uses for group in (*factors, *products)}
+    return Layout(Walk(walk.program, tapped, walk.free), factors, products, free, order)
+
+
+def sample_factors(
+    plan: Layout,
+    leaves: Sequence[Array],
+    inputs: Sequence[Array],
+    pull: Callable[[Array], Sequence[Any]],
+    q: int,
+    dtype: Any,
+) -> Factors:
+    """The factors of one sample, without the axis n."""
+    uses = [use for group in (*plan.factors, *plan.products) for use in group.uses]
+    taps = {use.path: jnp.zeros((*use.loops, *use.shape), use.dtype) for use in uses}
+
+    def outputs(taps, free):
+        values = list(leaves)
+        for leaf, value in zip(plan.free, free, strict=True):
+            values[leaf] = value
+        return plan.walk.run(values, inputs, taps)
+
+    _, vjp, seen = jax.vjp(outputs, taps, [leaves[leaf] for leaf in plan.free], has_aux=True)
+    cotangents, free = jax.vmap(lambda w: vjp(list(pull(w))))(jnp.eye(q, dtype=dtype))
+
+    def x(use: Use) -> Array:
+        value = seen[use.path, use.side]
+        return (
+            value.reshape(-1) if use.product.codes else _merged(value, use.loops, 0).astype(dtype)
+        )
+
+    def d(use: Use) -> Array:
+        place = use.product.d
+        for _ in range(1 + len(use.loops)):
+            place = jax.vmap(place)
+        return _merged(place(cotangents[use.path]), use.loops, 1).astype(dtype)
+
+    xs, ds = [], []
+    for group in plan.factors:
+        x_all = jnp.concatenate([x(use) if group.codes else x(use)[0] for use in group.uses])
+        if group.uses[0].shift is not None:
+            x_all = jnp.concatenate([x_all, jnp.ones((*x_all.shape[:-1], 1), dtype)], axis=-1)
+        xs.append(x_all)
+        ds.append(jnp.concatenate([d(use)[:, 0] for use in group.uses], axis=1))
+    rows = []
+    for group in plan.products:
+        x_all = jnp.concatenate([x(use) for use in group.uses], axis=1)
+        d_all = jnp.concatenate([d(use) for use in group.uses], axis=2)
+        rows.append(jnp.einsum("bti,qbto->qbio", x_all, d_all).reshape(q, -1))
+    rows += [value.reshape(q, -1).astype(dtype) for value in free]
+    stacked = jnp.concatenate(rows, axis=1) if rows else jnp.zeros((q, 0), dtype)
+    return Factors(tuple(xs), tuple(ds), stacked, tuple(group.codes for group in plan.factors))
+
+
+def _merged(value: Array, loops: tuple[int, ...], lead: int) -> Array:
+    """[lead, *loops, b, t, k] as [lead, b, (loops, t), k]: the turns of a loop are positions."""
+    value = jnp.moveaxis(value, lead + len(loops), lead)
+    return value.reshape(*value.shape[: lead + 1], -1, value.shape[-1])

@@ -1,0 +1,297 @@
+"""Find, in the program of one sample, the products that take a parameter; run the program with a
+tap at each of them.
+
+A *tap* is a zero added to the result of a product: the derivative with respect to it is the
+cotangent there. A leaf that is used in any way not understood here is *free*: automatic
+differentiation gives its rows. So every leaf is right, and a leaf that is understood is fast.
+
+Calls are written out in place, the body of a loop is tapped at every turn (the turns are
+positions), and equations with derivative rules of their own are left whole: a parameter that enters
+one is free.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from .._compat.jaxpr import Loop, Program, called, evaluate, has_effects, is_literal, loop, trace
+from .products import AbstractProduct, product
+from .views import View, reshaped, whole
+
+Path = tuple[int, ...]
+"""An equation: its number in the program, then in the program it calls, and so on."""
+
+
+class Use(NamedTuple):
+    """One product of a leaf, the loops around it, and the parameter that is added to it."""
+
+    path: Path
+    side: int
+    product: AbstractProduct
+    leaf: int
+    loops: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+    shift: View | None
+
+    @property
+    def positions(self) -> int:
+        """The number of positions, turns of loops included."""
+        return self.product.positions * math.prod(self.loops)
+
+
+class Walk(NamedTuple):
+    """What was found: the uses of each leaf that is understood, and why the others are free."""
+
+    program: Program
+    uses: dict[int, list[Use]]
+    free: dict[int, str]
+
+    def run(
+        self, leaves: Sequence[Array], inputs: Sequence[Array], taps: dict[Path, Array]
+    ) -> tuple[list[Any], dict[tuple[Path, int], Array]]:
+        """The outputs with the taps added, and the other factor of each product by path and side,
+        loops as leading axes.
+        """
+        uses = [use for group in self.uses.values() for use in group if use.path in taps]
+        return _run(self.program, [*leaves, *inputs], taps, uses, ())
+
+
+def walk(function: Callable, leaves: Sequence[Any], inputs: Sequence[Any]) -> Walk:
+    """Look at a function of parameter leaves and inputs."""
+    program = trace(function, list(leaves), list(inputs))
+    search = _Search()
+    count = len(leaves)
+    if has_effects(program):
+        return Walk(program, {}, dict.fromkeys(range(count), "the model has side effects"))
+    views = [whole(k, leaf.shape) for k, leaf in enumerate(leaves)] + [None] * (
+        len(program.inputs) - count
+    )
+    for view in search.visit(program, views, (), ()):
+        if view is not None:
+            search.free.setdefault(view.leaf, "it is an output of the model")
+    return search.finish(program, [leaf.shape for leaf in leaves])
+
+
+class _Search:
+    """The static walk; collects uses and reasons."""
+
+    def __init__(self):
+        self.uses: list[Use] = []
+        self.free: dict[int, str] = {}
+
+    def visit(
+        self, program: Program, views: Sequence[View | None], path: Path, loops: tuple[int, ...]
+    ) -> list[View | None]:
+        env: dict[Any, View] = {
+            name: view for name, view in zip(program.inputs, views, strict=True) if view is not None
+        }
+        counts = Counter(v for eqn in program.jaxpr.eqns for v in eqn.invars if not is_literal(v))
+        counts.update(v for v in program.outputs if not is_literal(v))
+        # What is the result of a product, rearranged and used once: the number of the use, and the
+        # entries of the result.
+        made: dict[Any, View] = {}
+        for number, eqn in enumerate(program.jaxpr.eqns):
+            args = [None if is_literal(v) else env.get(v) for v in eqn.invars]
+            here = (*path, number)
+            inner, turns = called(eqn), loop(eqn)
+            if inner is not None and any(args):
+                for name, view in zip(
+                    eqn.outvars, self.visit(inner, args, here, loops), strict=True
+                ):
+                    if view is not None:
+                        env[name] = view
+            elif turns is not None and any(args):
+                self._loop(turns, args, here, loops)
+            elif any(args):
+                self._equation(eqn, args, here, loops, env, made, counts)
+            elif (
+                len(eqn.invars) == len(eqn.outvars) == 1
+                and not is_literal(eqn.invars[0])
+                and eqn.invars[0] in made
+            ):
+                moved = _rearranged(eqn, made[eqn.invars[0]])
+                if moved is not None and counts[eqn.outvars[0]] == 1:
+                    made[eqn.outvars[0]] = moved
+        return [None if is_literal(v) else env.get(v) for v in program.outputs]
+
+    def _loop(
+        self, turns: Loop, args: list[View | None], path: Path, loops: tuple[int, ...]
+    ) -> None:
+        for view in args[turns.consts :]:
+            if view is not None:
+                self.free.setdefault(view.leaf, "it is carried or scanned over by a loop")
+        inside = [*args[: turns.consts], *[None] * (len(args) - turns.consts)]
+        for view in self.visit(turns.body, inside, path, (*loops, turns.length)):
+            if view is not None:
+                self.free.setdefault(view.leaf, "it is a result of a loop")
+
+    def _equation(self, eqn, args, path, loops, env, made, counts) -> None:
+        name, out = eqn.primitive.name, eqn.outvars[0].aval
+        if len(eqn.outvars) == 1 and len(args) == 1:
+            view = _rearranged(eqn, args[0])
+            if view is not None:
+                env[eqn.outvars[0]] = view
+                return
+        if name == "add" and self._shift(eqn, args, made):
+            return
+        for side, view in enumerate(args):
+            if view is None:
+                continue
+            found = (
+                product(eqn, side, view.entries)
+                if view.fills(eqn.invars[side].aval.shape)
+                else None
+            )
+            if found is None:
+                self.free.setdefault(view.leaf, f"it enters {name}")
+                continue
+            if sum(v is not None for v in args) == 1 and counts[eqn.outvars[0]] == 1:
+                made[eqn.outvars[0]] = whole(len(self.uses), out.shape)
+            self.uses.append(
+                Use(path, side, found, view.leaf, loops, tuple(out.shape), out.dtype, None)
+            )
+
+    def _shift(self, eqn, args, made) -> bool:
+        """A bias: added to a product that goes nowhere else, so that the cotangent is the same
+        there. Its factor is one.
+        """
+        side = next(k for k, view in enumerate(args) if view is not None)
+        other, view = eqn.invars[1 - side], args[side]
+        if args[1 - side] is not None or is_literal(other) or other not in made:
+            return False
+        number, where = made[other]
+        use = self.uses[number]
+        if other.aval.shape != eqn.outvars[0].aval.shape or where.size != math.prod(use.shape):
+            return False
+        placed = np.empty(where.size, view.entries.dtype)
+        placed[where.ravel()] = np.broadcast_to(view.entries, where.shape).ravel()
+        entries = use.product.shifted(placed.reshape(use.shape), view.entries.size)
+        if entries is None:
+            return False
+        self.uses[number] = use._replace(shift=View(view.leaf, entries))
+        return True
+
+    def finish(self, program: Program, shapes: Sequence[tuple[int, ...]]) -> Walk:
+        """Keep the leaves all of whose uses are understood and cover each entry by one product of
+        one form.
+        """
+        shifts = Counter(use.shift.leaf for use in self.uses if use.shift is not None)
+        leaves: dict[int, list[Use]] = {}
+        for use in self.uses:
+            leaves.setdefault(use.leaf, []).append(use)
+        for leaf, uses in leaves.items():
+            if leaf in shifts:
+                self.free.setdefault(leaf, "it is both a factor and a shift")
+            elif not _one_form(uses, shapes[leaf]):
+                self.free.setdefault(leaf, "its products have different forms")
+        kept = {leaf: uses for leaf, uses in leaves.items() if leaf not in self.free}
+        # A shift stays with its product if that is the only product of the weight, and the only use
+        # of the shift.
+        for leaf, uses in kept.items():
+            kept[leaf] = [self._settle(use, len(uses), shifts, shapes) for use in uses]
+        folded = {use.shift.leaf for uses in kept.values() for use in uses if use.shift is not None}
+        for leaf in shifts:
+            if leaf not in folded:
+                self.free.setdefault(leaf, "it is added")
+        for leaf, shape in enumerate(shapes):
+            if leaf not in kept and leaf not in folded:
+                self.free.setdefault(leaf, "it has no entries" if 0 in shape else "it is not used")
+        return Walk(program, kept, self.free)
+
+    def _settle(
+        self, use: Use, siblings: int, shifts: Counter, shapes: Sequence[tuple[int, ...]]
+    ) -> Use:
+        shift = use.shift
+        if shift is None:
+            return use
+        alone = siblings == 1 and shifts[shift.leaf] == 1 and shift.leaf not in self.free
+        return (
+            use
+            if alone and shift.entries.size == math.prod(shapes[shift.leaf])
+            else use._replace(shift=None)
+        )
+
+
+def _rearranged(eqn: Any, view: View) -> View | None:
+    return reshaped(
+        eqn.primitive.name, eqn.params, view, eqn.invars[0].aval.shape, eqn.outvars[0].aval
+    )
+
+
+def _one_form(uses: list[Use], shape: tuple[int, ...]) -> bool:
+    """Whether the products of a leaf all have the same entries in the same places, and all of them."""
+    first = uses[0].product
+    if first.entries.size != math.prod(shape) or first.entries.size == 0:
+        return False
+    return all(
+        use.product.codes == first.codes
+        and use.product.entries.shape == first.entries.shape
+        and bool(np.array_equal(use.product.entries, first.entries))
+        for use in uses
+    )
+
+
+def _run(
+    program: Program, values: Sequence[Any], taps: dict[Path, Any], uses: list[Use], path: Path
+):
+    """Evaluate a program with taps; what is recorded is the other factor of each use, loops as
+    leading axes.
+    """
+    env = dict(zip(program.inputs, values, strict=True)) | dict(
+        zip(program.jaxpr.constvars, program.consts, strict=True)
+    )
+
+    def read(name):
+        return name.val if is_literal(name) else env[name]
+
+    seen: dict[tuple[Path, int], Array] = {}
+    for number, eqn in enumerate(program.jaxpr.eqns):
+        here, args = (*path, number), [read(v) for v in eqn.invars]
+        inside = any(
+            tap[: len(here)] == here and tap != here for tap in (*taps, *(use.path for use in uses))
+        )
+        if inside and (inner := called(eqn)) is not None:
+            outs, more = _run(inner, args, taps, uses, here)
+            seen |= more
+        elif inside:
+            turns = loop(eqn)
+            assert turns is not None
+            outs, more = _run_loop(turns, args, taps, uses, here)
+            seen |= more
+        else:
+            outs = evaluate(program, eqn, args)
+        for use in uses:
+            if use.path == here:
+                seen[here, use.side] = use.product.x(args)
+        if here in taps:
+            outs = [outs[0] + taps[here]]
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(v) for v in program.outputs], seen
+
+
+def _run_loop(turns: Loop, args: Sequence[Any], taps: dict[Path, Any], uses: list[Use], path: Path):
+    """A loop whose body is tapped: the taps are scanned over, what the body records comes out
+    stacked.
+    """
+    within = {key: tap for key, tap in taps.items() if key[: len(path)] == path}
+    consts = args[: turns.consts]
+    carry, scanned = (
+        args[turns.consts : turns.consts + turns.carry],
+        args[turns.consts + turns.carry :],
+    )
+
+    def body(carry, slices):
+        scanned, within = slices
+        outs, seen = _run(turns.body, [*consts, *carry, *scanned], within, uses, path)
+        return outs[: turns.carry], (outs[turns.carry :], seen)
+
+    carry, (stacked, seen) = jax.lax.scan(
+        body, list(carry), (list(scanned), within), turns.length, turns.reverse
+    )
+    return [*carry, *stacked], seen

@@ -1,0 +1,1 @@
+"""The formula: evaluate, factorise, solve, judge."""

@@ -1,0 +1,139 @@
+r"""The gauge: an inner product \(W = R^\top R\) on the parameters, which decides what "minimum
+norm" means.
+
+Among all \(\delta\) with the same pushforward the weighted Moore-Penrose inverse takes the one of
+least \(\delta^\top W \delta\). With \(\eta = R\delta\) and \(\tilde A = A R^{-1}\) it is the
+ordinary one, \(\delta = R^{-1}\tilde A^+ r\); and \(G\)'s is \(R^{-1}(\tilde A^\top\tilde A)^+
+R^{-\top} g\). The gauge never changes what the metric sees, \(A\delta\).
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from .._base.tree import Structure
+from .._base.types import Flat
+
+
+class AbstractGauge(eqx.Module):
+    """R⁻¹ and its transpose, for W = RᵀR."""
+
+    @abc.abstractmethod
+    def lower(self, eta: Flat) -> Flat:
+        """R⁻¹ η: from orthonormal coordinates back to parameters."""
+
+    @abc.abstractmethod
+    def pull(self, g: Flat) -> Flat:
+        """R⁻ᵀ g: a covector in orthonormal coordinates."""
+
+    @abc.abstractmethod
+    def rows(self, a: Float[Array, "m P"]) -> Float[Array, "m P"]:
+        """A R⁻¹, dense."""
+
+    @property
+    @abc.abstractmethod
+    def valid(self) -> Array:
+        """Whether W is positive definite."""
+
+
+class EuclideanGauge(AbstractGauge):
+    """W = I."""
+
+    def lower(self, eta):
+        return eta
+
+    def pull(self, g):
+        return g
+
+    def rows(self, a):
+        return a
+
+    @property
+    def valid(self):
+        return jnp.asarray(True)
+
+
+class DiagonalGauge(AbstractGauge):
+    """W = diag(weights)."""
+
+    weights: Flat
+
+    def lower(self, eta):
+        return eta / jnp.sqrt(self.weights)
+
+    def pull(self, g):
+        return g / jnp.sqrt(self.weights)
+
+    def rows(self, a):
+        return a / jnp.sqrt(self.weights)[None, :]
+
+    @property
+    def valid(self):
+        return jnp.all((self.weights > 0) & jnp.isfinite(self.weights))
+
+
+class MatrixGauge(AbstractGauge):
+    """W = C Cᵀ by Cholesky, R = Cᵀ."""
+
+    cholesky: Float[Array, "P P"]
+
+    def lower(self, eta):
+        return solve_triangular(self.cholesky, eta, lower=True, trans="T")
+
+    def pull(self, g):
+        return solve_triangular(self.cholesky, g, lower=True)
+
+    def rows(self, a):
+        return solve_triangular(self.cholesky, a.T, lower=True).T
+
+    @property
+    def valid(self):
+        diagonal = jnp.diagonal(self.cholesky)
+        smallest, largest = jnp.min(diagonal), jnp.max(diagonal)
+        # Positive to working precision: a pivot at rounding level is a zero one.
+        return jnp.all(jnp.isfinite(self.cholesky)) & (
+            smallest**2 > diagonal.size * jnp.finfo(diagonal.dtype).eps * largest**2
+        )
+
+
+def as_gauge(gauge: Any, params: Structure, dtype) -> AbstractGauge:
+    """The gauge a user means."""
+    if gauge is None:
+        return EuclideanGauge()
+    if isinstance(gauge, AbstractGauge):
+        return gauge
+    if isinstance(gauge, lx.AbstractLinearOperator):
+        matrix = gauge.as_matrix()
+    elif hasattr(gauge, "matrix"):
+        matrix = gauge.matrix()
+    elif eqx.is_array_like(gauge) and jnp.ndim(gauge) == 0:
+        return DiagonalGauge(jnp.full(params.size, gauge, dtype))
+    elif (
+        eqx.is_array(gauge)
+        and gauge.shape == (params.size, params.size)
+        and params.shapes != (gauge.shape,)
+    ):
+        matrix = gauge
+    else:
+        try:
+            return DiagonalGauge(params.ravel(gauge).astype(dtype))
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"gauge must be a positive number, a pytree like the parameters (its diagonal), a ({params.size}, {params.size}) matrix, "
+                f"a lineax operator or a pullback metric: {error}"
+            ) from None
+    matrix = jnp.asarray(matrix, dtype)
+    if matrix.shape != (params.size, params.size):
+        raise ValueError(
+            f"gauge is a matrix of shape {matrix.shape}, but there are {params.size} parameters."
+        )
+    # A matrix that is not symmetric is no inner product: NaN here is reported as a bad gauge, never
+    # symmetrised in silence.
+    asymmetry = jnp.max(jnp.abs(matrix - matrix.T))
+    symmetric = asymmetry <= 100 * jnp.finfo(dtype).eps * jnp.max(jnp.abs(matrix))
+    return MatrixGauge(jnp.where(symmetric, jnp.linalg.cholesky((matrix + matrix.T) / 2), jnp.nan))

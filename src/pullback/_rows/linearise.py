@@ -1,0 +1,116 @@
+r"""The model at a point: \((f, \theta) \mapsto z,\ J,\ J^\top\), linearised once. Knows no loss and
+no metric.
+
+Two shapes of the same Jacobian:
+
+- `linearise` gives products \(Jv\), \(J^\top c\) with the whole batch at the cost of about one
+    gradient each;
+- `rows` gives the dense rows \(W_i^\top J_i\) **one sample at a time** (\(W_i\) any tall matrix,
+  here the root of a metric). The samples are independent, so this costs as many products as *one*
+  sample has outputs; a Jacobian of the batched function would cost N times that.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .._base.tree import Structure, split, structure
+from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params
+
+
+class Linearisation(eqx.Module):
+    """z = f(θ) and the products with its Jacobian."""
+
+    outputs: Outputs
+    tangent_map: Callable
+    params: Structure = eqx.field(static=True)
+    like: Structure = eqx.field(static=True)
+
+    def pushforward(self, v: Flat) -> OutputVector:
+        """J v."""
+        return self.tangent_map(self.params.unravel(v))
+
+    def pull(self, c: OutputCovector) -> Flat:
+        """Jᵀ c."""
+        leaves = [
+            jax.ShapeDtypeStruct(s, t)
+            for s, t in zip(self.params.shapes, self.params.dtypes, strict=True)
+        ]
+        primal = jax.tree.unflatten(self.params.treedef, leaves)
+        return self.params.ravel(jax.linear_transpose(self.tangent_map, primal)(c)[0])
+
+
+def linearise(
+    function: Callable[[Params], Outputs], point: Params, params: Structure
+) -> Linearisation:
+    """Linearise a function of the parameters."""
+    static = []
+
+    def coordinates(point):
+        moving, carried = split(function(point))
+        arrays, rest = eqx.partition(carried, eqx.is_array)
+        static[:] = [rest]
+        return moving, arrays
+
+    moving, tangent_map, arrays = jax.linearize(coordinates, point, has_aux=True)
+    return Linearisation(
+        eqx.combine(moving, arrays, static[0]), tangent_map, params, structure(moving)
+    )
+
+
+def block(
+    function: Callable[[Params], Outputs],
+    point: Params,
+    params: Structure,
+    push: Callable[[OutputVector], Float[Array, " q"]],
+    pull: Callable[[Float[Array, " q"]], OutputCovector],
+    size: int,
+) -> Float[Array, "q P"]:
+    """Wᵀ J for one function, by the cheaper of forward mode (P products) and reverse mode (q
+    products).
+    """
+
+    def coordinates(point):
+        return split(function(point))[0]
+
+    if size <= params.size:
+        _, vjp = jax.vjp(coordinates, point)
+        return jax.vmap(lambda w: params.ravel(vjp(pull(w))[0]))(jnp.eye(size, dtype=params.dtype))
+    _, jvp = jax.linearize(coordinates, point)
+    return jax.vmap(lambda v: push(jvp(params.unravel(v))), out_axes=1)(
+        jnp.eye(params.size, dtype=params.dtype)
+    )
+
+
+def over_samples(function: Callable, samples: PyTree, count: int, chunk: int) -> PyTree:
+    """`vmap` over samples, `chunk` of them at a time; the result does not depend on the chunk."""
+    if chunk >= count:
+        return jax.vmap(function)(samples)
+    return jax.lax.map(function, samples, batch_size=chunk)
+
+
+def sum_over_samples(
+    function: Callable[[PyTree], PyTree], samples: PyTree, count: int, chunk: int
+) -> PyTree:
+    """The sum of a function of a block of samples over all blocks of `chunk` samples, in bounded
+    memory.
+    """
+    if chunk >= count:
+        return function(samples)
+    whole = count // chunk
+    head = jax.tree.map(lambda x: x[: whole * chunk].reshape(whole, chunk, *x.shape[1:]), samples)
+    first = jax.tree.map(lambda x: x[0], head)
+    rest = jax.tree.map(lambda x: x[1:], head)
+
+    def add(total, samples):
+        return jax.tree.map(jnp.add, total, function(samples))
+
+    total, _ = jax.lax.scan(
+        lambda total, samples: (add(total, samples), None), function(first), rest
+    )
+    return (
+        add(total, jax.tree.map(lambda x: x[whole * chunk :], samples)) if count % chunk else total
+    )

@@ -1,1 +1,0 @@
-"""van Oostrum, Ay: Parametrisation independence of the natural gradient in overparametrised systems (extended abstract)."""

@@ -1,1 +1,0 @@
-"""van Oostrum, Müller, Ay: Invariance properties of the natural gradient in overparametrised systems."""

@@ -1,0 +1,187 @@
+"""The experiment of Figures 4 and 6: accuracy against the number of samples, logits under natural
+gradient flow, coefficients.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from pullback.plot._figure import COLOURS
+
+from .._claim import Budget, generator
+from ._figure_flows import (
+    SPREAD,
+    Task,
+    accuracy,
+    draw,
+    euclidean_flow,
+    natural_flow,
+    population_descent,
+)
+
+DEPTHS = (1, 2, 3, 4)
+EARLY, LATER = 10.0, 30.0
+"""Times of natural gradient flow: with more samples than dimensions, and not more."""
+TIMES = np.array([0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0])
+
+
+class Sizes(NamedTuple):
+    """How large the experiment is."""
+
+    dimension: int
+    support: int
+    samples: tuple[int, ...]
+    most: tuple[int, ...]
+    """The bound on the evaluations of Euclidean flow, by depth."""
+    stiff: bool
+    population_steps: int
+    seeds: int
+
+    @property
+    def few(self) -> int:
+        """The number of samples of the middle panel: the largest below the dimension."""
+        return max(n for n in self.samples if n < self.dimension)
+
+
+def natural_time(task: Task) -> float:
+    """The time at which natural gradient flow is looked at."""
+    return LATER if task.x.shape[0] <= task.x.shape[1] else EARLY
+
+
+def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
+    """Everything the panels show, over seeds."""
+    shape = (len(sizes.samples), sizes.seeds)
+    data: dict[str, Any] = {
+        "samples": np.array(sizes.samples),
+        "dimension": sizes.dimension,
+        "support": sizes.support,
+    }
+    euclidean, reached = (
+        np.full((len(DEPTHS), *shape), np.nan),
+        np.full((len(DEPTHS), *shape), np.nan),
+    )
+    others = {name: np.full(shape, np.nan) for name in ("natural", "population", "least_squares")}
+    for i, n in enumerate(sizes.samples):
+        for seed in range(sizes.seeds):
+            rng = generator(jax.random.fold_in(key, 1000 * n + seed))
+            task, weights = (
+                draw(rng, n, sizes.dimension, sizes.support),
+                SPREAD * rng.standard_normal((4, sizes.dimension)),
+            )
+            kept = {}
+            for d, depth in enumerate(DEPTHS):
+                run = euclidean_flow(task, weights[:depth], most=sizes.most[d], stiff=sizes.stiff)
+                euclidean[d, i, seed], reached[d, i, seed] = (
+                    accuracy(run.beta, task.truth),
+                    run.log_time,
+                )
+                kept[f"depth {depth}"] = run.beta
+            kept["natural"] = natural_flow(task, natural_time(task))
+            others["natural"][i, seed] = accuracy(kept["natural"], task.truth)
+            others["population"][i, seed] = accuracy(
+                population_descent(task, sizes.population_steps), task.truth
+            )
+            others["least_squares"][i, seed] = accuracy(
+                np.linalg.lstsq(task.x, task.y, rcond=None)[0], task.truth
+            )
+            if n == sizes.few and seed == 0:
+                data["times"], data["logits"] = (
+                    TIMES,
+                    np.stack([task.x @ natural_flow(task, t) for t in TIMES]),
+                )
+                data["labels"] = task.y
+            if n == max(sizes.samples) and seed == 0:
+                data["coefficients"] = np.stack(
+                    [
+                        kept[name] / np.abs(kept[name]).max()
+                        for name in ("depth 1", "depth 2", "depth 3", "natural")
+                    ]
+                )
+    return data | {"euclidean": euclidean, "reached": reached} | others
+
+
+def contrast(beta: np.ndarray, support: int) -> float:
+    """How much a coefficient vector knows of the support: root mean square on it over that off it."""
+    return float(np.sqrt(np.mean(beta[:support] ** 2) / np.mean(beta[support:] ** 2)))
+
+
+def figure(data: Mapping[str, Any]) -> Any:
+    """Accuracy, logits, coefficients: the layout of the source."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(13, 4.2), layout="constrained")
+    panels: Any = drawing.subfigures(1, 3, width_ratios=(1.15, 0.9, 1.1))
+    left, middle, right = panels
+    _accuracies(left.subplots(), data)
+    axes = middle.subplots()
+    for logits, label in zip(data["logits"].T, data["labels"], strict=True):
+        axes.plot(
+            data["times"], logits, color=COLOURS[0 if label > 0 else 1], alpha=0.2, linewidth=0.8
+        )
+    for sign in (1, -1):
+        axes.plot(
+            data["times"],
+            sign * data["times"],
+            "--",
+            color="black",
+            label="±t" if sign > 0 else None,
+        )
+    axes.set(xlabel="t", ylabel="logits", title=f"natural flow, N = {len(data['labels'])} < D")
+    axes.legend()
+    names = ("Euclidean, L = 1", "Euclidean, L = 2", "Euclidean, L = 3", "natural")
+    for i, (axes, name) in enumerate(zip(right.subplots(4, 1, sharex=True), names, strict=True)):
+        shown = min(5 * int(data["support"]), int(data["dimension"]))
+        axes.bar(
+            np.arange(shown),
+            data["coefficients"][i][:shown],
+            color=COLOURS[6 if i == 3 else i],
+            width=1.0,
+        )
+        axes.set_ylabel("β")
+        axes.text(
+            0.99, 0.92, name, transform=axes.transAxes, ha="right", va="top", fontsize="small"
+        )
+        axes.axvline(data["support"] - 0.5, color="grey", linewidth=0.8)
+    axes.set_xlabel(f"coefficient (the first {shown}), N = {max(data['samples'])}")
+    return drawing
+
+
+def _accuracies(axes: Any, data: Mapping[str, Any]) -> None:
+    samples = data["samples"]
+    lines = [
+        (f"Euclidean, L = {depth}", data["euclidean"][d], COLOURS[d], "-")
+        for d, depth in enumerate(DEPTHS)
+    ]
+    lines += [
+        ("natural, training Fisher", data["natural"], "black", ":"),
+        ("natural, population Fisher", data["population"], "black", "--"),
+    ]
+    for name, values, colour, style in lines:
+        spread = values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
+        axes.errorbar(
+            samples,
+            values.mean(axis=1),
+            yerr=spread,
+            color=colour,
+            linestyle=style,
+            marker="o",
+            markersize=3,
+            capsize=2,
+            label=name,
+        )
+    axes.axvline(data["dimension"], color="grey", linewidth=0.8)
+    axes.axhline(0.5, color="grey", linewidth=0.8)
+    axes.set(
+        xlabel="N",
+        ylabel="test accuracy",
+        title=f"D = {data['dimension']}, {data['support']} non-zero; mean ± deviation",
+    )
+    axes.legend(fontsize="x-small", handlelength=3.5)
+
+
+def seeds(budget: Budget, least: int) -> int:
+    """How many repetitions a budget buys."""
+    return max(budget.seeds, least) if budget.full else max(budget.seeds, 2)

@@ -1,0 +1,121 @@
+r"""Where the natural flow goes when there are more samples than columns, which the source leaves
+open (its Theorem 3 needs \(N < D\)).
+
+Let \(u_i = \tilde x_i\cdot\beta_t\). By \(\nabla L(\beta_t) = e^{-t}\nabla L(\beta_0)\)
+(`newton_flow`), \(\tilde X^\top a(t) = \tilde X^\top q\) with \(a_i(t) = e^{t}\varphi(-u_i(t)) \ge
+0\) and \(q_i = \varphi(-u_i(0)) > 0\). If \(\beta_t/t \to v\), then \(a_i \to 0\) where \(\tilde
+x_i\cdot v > 1\) and \(a_i \to \infty\), impossible, where \(\tilde x_i\cdot v < 1\). So \(v\) is
+feasible and \(a_\infty\) a multiplier for
+
+\[ v = \arg\min_v\ \textstyle\sum_i q_i\,\tilde x_i\cdot v \quad\text{subject to}\quad \tilde
+x_i\cdot v \ge 1 , \]
+
+a linear program. It is invariant under invertible maps of the data, as Theorem 2 demands; from
+\(\beta_0 = 0\) all \(q_i\) are equal; for \(N \le D\) all constraints are active and it is the
+interpolant of the labels. It need not be the largest \(\ell_2\) margin, though on small random sets
+it often is near. The flow gets there like \(1/t\), once \(t\) is large against the inverse of the
+least slack \(\tilde x_i\cdot v - 1\) of the other samples.
+"""
+
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from pullback.linear import l2_margin
+
+from .._claim import (
+    Budget,
+    Claim,
+    Measured,
+    Role,
+    Verdict,
+    at_least,
+    at_most,
+    cosine,
+    distance,
+    generator,
+    require_float64,
+)
+from . import _toy
+from ._logistic import TALL, natural_flow, phi, separable
+from ._margins import natural_margin
+
+TIMES = np.array([5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0])
+SAMPLES, COLUMNS = TALL
+
+
+def run(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """Random problems, from zero and from elsewhere."""
+    require_float64()
+    rng = generator(key)
+    count = 6 * budget.seeds if budget.full else 4
+    errors, cosines, invariance = [], [], []
+    for i in range(count):
+        x, y = separable(rng, SAMPLES, COLUMNS)
+        start = (i % 2) * rng.standard_normal(COLUMNS)
+        q = phi(-y * (x @ start))
+        v = natural_margin(x, y, q)
+        beta = natural_flow(x, y, start, TIMES)
+        errors.append([distance(b / t, v) for b, t in zip(beta, TIMES, strict=True)])
+        cosines.append(cosine(beta[-1], v))
+        a = rng.standard_normal((COLUMNS, COLUMNS)) + np.eye(COLUMNS)
+        invariance.append(distance(a.T @ natural_margin(x @ a.T, y, q), v))
+    errors = np.array(errors)
+    wide, labels = separable(rng, COLUMNS, COLUMNS)
+    order = np.log(errors[:, -2] / errors[:, -1]) / np.log(TIMES[-1] / TIMES[-2])
+    rows = (
+        at_least("cosine of β_t, t = 1280, and the linear program: smallest", min(cosines), 0.9999),
+        at_most("|β_t/t - v|/|v| at t = 1280: largest", errors[:, -1].max(), 0.01),
+        at_most(
+            "order in 1/t between t = 80 and 160 is 1: largest difference",
+            np.abs(order - 1).max(),
+            0.1,
+        ),
+        at_most("the program is invariant, Aᵀv(XAᵀ) = v(X)", max(invariance), 1e-8),
+        at_most(
+            "N = D: it is X⁻¹y",
+            distance(natural_margin(wide, labels), np.linalg.solve(wide, labels)),
+            1e-8,
+        ),
+        at_most(
+            "control, the points of Figure 2: cosine of the program and the largest l2 margin",
+            _other(),
+            0.95,
+            Role.CONTROL,
+        ),
+    )
+    return Measured(rows, {"times": TIMES, "errors": errors})
+
+
+def _other() -> float:
+    return cosine(natural_margin(_toy.X, _toy.Y), np.asarray(l2_margin(_toy.X, _toy.Y)))
+
+
+def figure(data):
+    """The distance from the limit over time."""
+    from pullback.plot._figure import COLOURS, open_figure
+
+    fig, axes = open_figure(None)
+    t = np.asarray(data["times"])
+    axes.plot(t, np.asarray(data["errors"]).T, color=COLOURS[0], marker="o", ms=3, lw=1)
+    axes.plot([], [], color=COLOURS[0], marker="o", ms=3, lw=1, label="random problems")
+    axes.plot(t, 2 / t, color="k", ls="--", lw=1, label="slope -1")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="t",
+        ylabel=r"$\|\beta_t/t - v\|\,/\,\|v\|$",
+        title="natural flow against the linear program",
+    )
+    axes.legend(frameon=False)
+    return fig
+
+
+CLAIM = Claim(
+    name="depth-limit-direction",
+    source="depth",
+    place="Kerekes et al., section 3, the case N > D",
+    statement="On separable data with N > D the natural flow tends to the solution of a linear program, min Σ q_i x̃_i·v with margins of at least 1, like 1/t.",
+    verdict=Verdict.HOLDS,
+    run=run,
+    figure=figure,
+)

@@ -1,0 +1,125 @@
+r"""When least squares and the largest margin are one classifier. \(X^+y\) has all margins equal to
+1, so it is the vector of largest margin if and only if its multipliers are non-negative:
+
+\[ y_i\,[(XX^\top)^{-1}y]_i \ge 0 \quad\text{for all } i . \]
+
+For Gaussian \(X\) and many columns this comes about: all samples become support vectors. The source
+cites a threshold \(D > N\log N\) and concludes that for the natural flow, which interpolates, all
+samples are support vectors as soon as \(D > N\).
+
+**Corrected.** The second half holds. In the first the order is right, the constant is not one: at
+\(D = 1.2\,N\log N\) hardly any sample set qualifies. \(XX^\top/D\) is \(I\) plus noise of standard
+deviation \(D^{-1/2}\), so \(y_i[(XX^\top)^{-1}y]_i \approx (1 - g_i\sqrt{N/D})/D\), and the largest
+of \(N\) Gaussians is about \(\sqrt{2\log N}\): the change is around \(D = 2N\log N\), and slow.
+"""
+
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from pullback.linear import l2_margin
+
+from .._claim import (
+    Budget,
+    Claim,
+    Measured,
+    Role,
+    Verdict,
+    at_least,
+    at_most,
+    distance,
+    generator,
+    require_float64,
+)
+
+RATIOS = np.array([0.5, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0, 4.0])
+
+
+def coincide(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether least squares is the largest margin."""
+    return bool(np.all(y * np.linalg.solve(x @ x.T, y) >= 0))
+
+
+def run(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """The share of random sample sets for which they coincide, over D/(N log N)."""
+    require_float64()
+    rng = generator(key)
+    sizes, draws = ((40, 100, 200), 40 * budget.seeds) if budget.full else ((40,), 60)
+    shares = np.zeros((len(sizes), len(RATIOS)))
+    for i, n in enumerate(sizes):
+        for k, ratio in enumerate(RATIOS):
+            d = max(n + 1, int(ratio * n * np.log(n)))
+            shares[i, k] = np.mean(
+                [
+                    coincide(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n))
+                    for _ in range(draws)
+                ]
+            )
+    agree = []
+    for _ in range(10):
+        x, y = rng.standard_normal((8, 30)), rng.choice([-1.0, 1.0], 8)
+        margin, ols = np.asarray(l2_margin(x, y)), np.linalg.pinv(x) @ y
+        agree.append((distance(margin, ols) < 1e-8) == coincide(x, y))
+    x, y = rng.standard_normal((30, 31)), rng.choice([-1.0, 1.0], 30)
+    rows = (
+        at_least(
+            "share of sample sets where they coincide, D = 1.2 N log N", shares[:, 2].max(), 0.5
+        ),
+        at_most(
+            "N = 30, D = 31: margins of least squares, all equal to 1, off by",
+            np.abs(y * (x @ np.linalg.pinv(x) @ y) - 1).max(),
+            1e-8,
+            Role.CORRECTED,
+        ),
+        at_least("that share at D = 4 N log N", shares[:, -1].min(), 0.8, Role.CORRECTED),
+        at_most("and at D = 0.5 N log N", shares[:, 0].max(), 0.1, Role.CORRECTED),
+        at_least(
+            "control: the criterion against the margin itself, share of agreement",
+            np.mean(agree),
+            1.0,
+            Role.CONTROL,
+        ),
+    )
+    return Measured(
+        rows, {"sizes": np.array(sizes), "ratios": RATIOS, "shares": shares, "draws": draws}
+    )
+
+
+def figure(data):
+    """The share over D/(N log N)."""
+    from pullback.plot._figure import COLOURS, open_figure
+
+    fig, axes = open_figure(None)
+    for i, (n, share) in enumerate(zip(data["sizes"], np.asarray(data["shares"]), strict=True)):
+        spread = np.sqrt(share * (1 - share) / data["draws"])
+        axes.errorbar(
+            data["ratios"],
+            share,
+            yerr=spread,
+            color=COLOURS[i],
+            marker="o",
+            ms=4,
+            capsize=2,
+            label=f"N = {n}",
+        )
+    for x in (1.0, 2.0):
+        axes.axvline(x, color="0.6", ls=":", lw=1)
+    axes.set(
+        xlabel="D/(N log N)",
+        ylabel="share of sample sets",
+        title="least squares is the largest margin",
+    )
+    axes.legend(frameon=False)
+    return fig
+
+
+CLAIM = Claim(
+    name="depth-proliferation",
+    source="depth",
+    place="section 3, after Theorem 3",
+    statement="The largest margin and least squares coincide when D > N log N; in the natural flow all samples are support vectors when D > N.",
+    verdict=Verdict.CORRECTED,
+    run=run,
+    correction="The second half holds. In the first the order is right but not the constant: the change is around D = 2 N log N, and gradual.",
+    figure=figure,
+    key_number="share of sample sets where they coincide, D = 1.2 N log N",
+)

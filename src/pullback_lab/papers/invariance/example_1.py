@@ -1,0 +1,137 @@
+r"""Example 1. A point where the model is smooth and two parametrisations are not proper. The
+paper's example is a drawing; here is one in numbers:
+
+\[ \varphi(s, t) = (s, t^3), \qquad \psi(s, t) = (-t^3, s) \ \text{(rotated by a right angle)},
+\qquad \varphi(0) = \psi(0) = 0. \]
+
+Both are onto the plane, so that 0 is a smooth point of the model; the spans there are the two axes.
+For \(\mathrm dL = c\) the natural gradient is \(c\), and the natural parameter gradients on the
+model are \((c_1, 0)\) and \((0, c_2)\).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import pullback as pb
+from pullback.plot._figure import COLOURS, open_figure
+
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals, generator
+
+DIFFERENTIAL = np.array([0.8, 0.6])
+
+
+def phi(xi: Float[Array, " 2"]) -> Float[Array, " 2"]:
+    """The plane, with the second coordinate slowed down at 0."""
+    return jnp.stack([xi[0], xi[1] ** 3])
+
+
+def psi(theta: Float[Array, " 2"]) -> Float[Array, " 2"]:
+    """The same, rotated by a right angle."""
+    return jnp.stack([-(theta[1] ** 3), theta[0]])
+
+
+def run(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """Both parametrisations in the origin."""
+    rng, errors, gaps = generator(key), [], []
+    for c in (DIFFERENTIAL, *rng.standard_normal((5 * budget.seeds, 2))):
+        loss = eqx.Partial(jnp.vdot, jnp.asarray(c))
+        first, second = (
+            np.asarray(pb.natural_gradient(pb.Composite(f, loss=loss), jnp.zeros(2)).pushforward)
+            for f in (phi, psi)
+        )
+        errors.append(max(np.abs(first - [c[0], 0]).max(), np.abs(second - [0, c[1]]).max()))
+        gaps.append(float(abs(np.linalg.norm(first - second) - np.linalg.norm(c))))
+    spans = [np.asarray(jax.jacfwd(f)(jnp.zeros(2))) for f in (phi, psi)]
+    grid = np.stack(np.meshgrid(np.linspace(-1, 1, 9), np.linspace(-1, 1, 9)), axis=-1).reshape(
+        -1, 2
+    )
+    onto = np.abs(np.stack([grid[:, 0], np.cbrt(grid[:, 1]) ** 3], axis=1) - grid).max()
+    proper = [
+        pb.examine(pb.Composite(f, loss=jnp.sum), jnp.zeros(2), radius=0.1).proper
+        for f in (phi, psi)
+    ]
+    rows = (
+        at_most(
+            "the natural parameter gradients are (c₁, 0) and (0, c₂), the projections of the natural gradient: off by",
+            max(errors),
+            1e-14,
+        ),
+        at_most("they differ by |c|, so that they agree for dL = 0 only: off by", max(gaps), 1e-13),
+        equals(
+            "dimension of the sum of the two spans",
+            np.linalg.matrix_rank(np.concatenate(spans, axis=1)),
+            2,
+        ),
+        equals(
+            "of each alone, both counted",
+            sum(int(np.linalg.matrix_rank(span)) for span in spans),
+            2,
+        ),
+        equals("parametrisations that examine finds proper there", sum(proper), 0),
+        at_most(
+            "φ is onto the plane near 0: largest error of φ(φ⁻¹(z))", onto, 1e-15, Role.CONTROL
+        ),
+        at_least(
+            "no diffeomorphism: difference quotient of φ⁻¹∘ψ in 0, step 1e-9",
+            np.cbrt(1e-9) / 1e-9,
+            1e5,
+            Role.CONTROL,
+        ),
+    )
+    return Measured(rows, {"gradient": DIFFERENTIAL})
+
+
+def draw(data: Mapping[str, Any]) -> Any:
+    """The plane with two axes, the spans of the two parametrisations; the natural gradient, and its
+    projection on each axis.
+    """
+    figure, axes = open_figure(size=(5.6, 4.2))
+    c = data["gradient"]
+    arrows = (
+        (c, "black", "natural gradient"),
+        (np.array([c[0], 0]), COLOURS[0], "on the span of φ"),
+        (np.array([0, c[1]]), COLOURS[1], "on the span of ψ"),
+    )
+    axes.axhline(0, color=COLOURS[0], lw=1, ls="--")
+    axes.axvline(0, color=COLOURS[1], lw=1, ls="--")
+    for vector, colour, label in arrows:
+        axes.quiver(
+            0,
+            0,
+            *vector,
+            color=colour,
+            angles="xy",
+            scale_units="xy",
+            scale=1,
+            width=0.009,
+            label=label,
+            zorder=3,
+        )
+    axes.set(
+        xlim=(-0.3, 1.1),
+        ylim=(-0.3, 0.9),
+        xlabel="$z_1$",
+        ylabel="$z_2$",
+        aspect="equal",
+        title="Two parametrisations that are not proper in 0",
+    )
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+CLAIM = Claim(
+    name="example-1",
+    source="invariance",
+    place="Example 1, Figures 3 and 4",
+    statement="Also in a smooth point of the model two parametrisations that are not proper have different natural parameter gradients: the "
+    "projections of the natural gradient on two spans that intersect in zero only.",
+    verdict=Verdict.HOLDS,
+    run=run,
+    figure=draw,
+)

@@ -1,0 +1,165 @@
+r"""Bregman divergences of a log-partition function \(A\) are KL divergences, with the arguments
+reversed:
+
+\[ D_A(z, z') = A(z) - A(z') - \langle\nabla A(z'), z - z'\rangle = \mathrm{KL}(p_{z'} \,\|\, p_z).
+\]
+
+**Corrected.** The lecture says that \(D_A\) is KL, where its proximal term is \(\mathrm{KL}(p_u \|
+p_z)\): the Hessians on the diagonal agree, the functions do not. It also says that any convex loss
+will do for \(\phi\); a metric needs a strictly convex one, and the cross-entropy of logits is not:
+its Hessian has the kernel \((1, \dots, 1)\).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+import pullback as pb
+
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+
+A, B = np.array([0.3, -0.8, 1.1]), np.array([-0.6, 0.9, 0.2])
+
+
+def kl(p: np.ndarray, q: np.ndarray) -> float:
+    """KL(p || q) of two vectors of probabilities."""
+    return float(np.sum(p * np.log(p / q)))
+
+
+def run(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """Three classes."""
+    bregman, family = (
+        pb.metric.Bregman(jax.nn.logsumexp),
+        pb.metric.ExponentialFamily(jax.nn.logsumexp),
+    )
+    categorical = pb.metric.Categorical()
+
+    @jax.jit
+    def compute(a, b):
+        hessian = jax.hessian(lambda z: categorical.divergence(a, z))(a)
+        proximal = [family.divergence(a, b), categorical.divergence(a, b)]
+        return bregman.divergence(a, b), proximal, [bregman.matrix(a), family.matrix(a), hessian]
+
+    d, proximal, hessians = compute(jnp.asarray(A), jnp.asarray(B))
+    p, q = (np.exp(z) / np.exp(z).sum() for z in (A, B))
+    fisher = np.diag(p) - np.outer(p, p)
+    gap = max(abs(float(value) - kl(p, q)) for value in proximal)
+    return Measured(
+        (
+            at_most(
+                "D_A(a, b) = KL(p_a || p_b), in the order of the proximal term: off by",
+                abs(float(d) - kl(p, q)),
+                1e-14,
+            ),
+            at_most(
+                "D_A(a, b) = KL(p_b || p_a), off by",
+                abs(float(d) - kl(q, p)),
+                1e-14,
+                Role.CORRECTED,
+            ),
+            at_most(
+                "the Hessians agree with the Fisher matrix: largest error",
+                max(distance(h, fisher) for h in hessians),
+                1e-13,
+                Role.CORRECTED,
+            ),
+            at_most(
+                "the library's proximal term, divergence(a, b), is KL(p_a || p_b), off by",
+                gap,
+                1e-14,
+                Role.CONTROL,
+            ),
+        )
+    )
+
+
+def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
+    """The Hessian of the cross-entropy of three logits, and what a strictly convex function gives."""
+    cross_entropy = lambda z: jax.nn.logsumexp(z) - z[0]
+    strict = lambda z: cross_entropy(z) + jnp.sum(z**2) / 2
+
+    @jax.jit
+    def look(z):
+        convex = pb.metric.Bregman(cross_entropy)
+        return convex.matrix(z), pb.metric.Bregman(strict).matrix(z), convex.divergence(z + 1.0, z)
+
+    @jax.jit
+    def compare(a, b):
+        diagonal = jax.hessian(lambda u: pb.metric.Bregman(strict).divergence(u, b))(b)
+        return (
+            diagonal,
+            jax.hessian(strict)(b),
+            pb.metric.Bregman(lambda z: jnp.sum(z**2) / 2).divergence(a, b),
+        )
+
+    matrix, strict_matrix, shifted = look(jnp.asarray(A))
+    values, other = (
+        np.linalg.eigvalsh(np.asarray(matrix)),
+        np.linalg.eigvalsh(np.asarray(strict_matrix)),
+    )
+    hessians, euclidean = [], []
+    for a, b in generator(key).standard_normal((5 * budget.seeds, 2, 3)):
+        diagonal, direct, half = compare(jnp.asarray(a), jnp.asarray(b))
+        hessians.append(distance(diagonal, direct))
+        euclidean.append(abs(float(half) - np.sum((a - b) ** 2) / 2))
+    return Measured(
+        (
+            at_least(
+                "φ = the cross-entropy of logits, convex: smallest eigenvalue of G_z relative to the largest",
+                values[0] / values[-1],
+                1e-10,
+            ),
+            at_least(
+                "φ strictly convex: smallest eigenvalue relative to the largest",
+                other[0] / other[-1],
+                1e-3,
+                Role.CORRECTED,
+            ),
+            at_most(
+                "the kernel is the common shift: D_φ(z + 1, z)",
+                abs(float(shifted)),
+                1e-14,
+                Role.CORRECTED,
+            ),
+            at_least(
+                "and nothing else: second eigenvalue relative to the largest",
+                values[1] / values[-1],
+                0.1,
+                Role.CORRECTED,
+            ),
+            at_most(
+                "the Hessian of D_φ on the diagonal is that of φ: largest error",
+                max(hessians),
+                1e-13,
+                Role.CONTROL,
+            ),
+            at_most(
+                "φ = |z|²/2 gives |z - z'|²/2: largest error", max(euclidean), 1e-13, Role.CONTROL
+            ),
+        )
+    )
+
+
+CLAIMS = (
+    Claim(
+        name="bregman-order",
+        source="lecture",
+        place="Bregman divergence, examples",
+        statement="If z are the natural parameters of an exponential family and φ its log-partition function, then D_φ is the KL divergence.",
+        verdict=Verdict.CORRECTED,
+        run=run,
+        correction="With the arguments reversed, D_φ(z, z') = KL(p_z' || p_z), where the lecture's proximal term is KL(p_u || p_z). The Hessians on the "
+        "diagonal, and so the metrics, are the same.",
+    ),
+    Claim(
+        name="bregman-convex",
+        source="lecture",
+        place="Bregman divergence, its Hessian",
+        statement="If the loss is convex in the outputs we can choose φ = L, and the Gauss-Newton Hessian is the metric.",
+        verdict=Verdict.CORRECTED,
+        run=run_convex,
+        correction="A metric needs a strictly convex φ. The cross-entropy of logits is convex only: its Hessian has the kernel (1, ..., 1), and the "
+        "metric is singular.",
+    ),
+)

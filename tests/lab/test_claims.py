@@ -1,0 +1,183 @@
+"""Every claim comes to the verdict on record on the quick budget; verdicts follow from rows; the
+registry is complete and without doubles.
+"""
+
+import importlib
+import pkgutil
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import pullback_lab.papers
+from pullback_lab.papers import (
+    MODULES,
+    SOURCES,
+    Budget,
+    Claim,
+    Measured,
+    Role,
+    Verdict,
+    claims,
+    collect,
+    judge,
+)
+from pullback_lab.papers._claim import at_least, at_most, distance, equals, generator
+from pullback_lab.report.result import decode, encode
+
+CLAIMS = claims()
+HEAVY = {
+    "depth-figure-2",
+    "depth-figure-4",
+    "depth-figure-5",
+    "depth-figure-6",
+    "masked-completion",
+    "min-l1",
+    "parametrisation",
+}
+
+
+def labelled(axes):
+    """Whether both axes say what they are, unless they have no numbers: a map, a panel that shares
+    the axis of the one below.
+    """
+    if not (axes.get_visible() and axes.axison):
+        return True
+    sides = ((axes.xaxis, "labelbottom"), (axes.yaxis, "labelleft"))
+    numbered = [
+        axis
+        for axis, side in sides
+        if len(axis.get_majorticklocs()) and axis.get_tick_params().get(side, True)
+    ]
+    return all(axis.get_label_text() for axis in numbered)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in CLAIMS],
+)
+def test_the_quick_run_comes_to_the_verdict_on_record(name):
+    claim = CLAIMS[name]
+    measured = claim.measure(Budget())
+    assert [row for row in measured.rows if row.role is not Role.STATED and not row.holds] == []
+    assert judge(measured.rows) is claim.verdict
+    assert len({row.label for row in measured.rows}) == len(measured.rows)
+    assert not claim.key_number or claim.key_number in {row.label for row in measured.rows}
+    assert not any(
+        np.isnan(row.measured) for row in measured.rows
+    )  # that a formula overflows is an answer
+    if claim.figure is not None:
+        figure = claim.figure(decode(encode(measured.data)))
+        assert [axes.get_title() for axes in figure.axes if not labelled(axes)] == []
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_what_a_claim_says_about_itself(name):
+    claim = CLAIMS[name]
+    assert claim.source in SOURCES and claim.place and claim.statement.endswith((".", ".)"))
+    assert bool(claim.correction) == (claim.verdict is Verdict.CORRECTED)
+
+
+def test_every_claim_file_is_registered():
+    registered = {
+        f"pullback_lab.papers.{folder}.{name}"
+        for folder, names in MODULES.items()
+        for name in names
+    }
+    found = set()
+    for info in pkgutil.walk_packages(pullback_lab.papers.__path__, "pullback_lab.papers."):
+        module = importlib.import_module(info.name)
+        if hasattr(module, "CLAIM") or hasattr(module, "CLAIMS"):
+            found.add(info.name)
+    assert found == registered and set(MODULES) == set(SOURCES)
+
+
+def made(name, source="ours", verdict=Verdict.HOLDS):
+    return Claim(name, source, "here", "It holds.", verdict, lambda budget, key: Measured(()))
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (made("one"), "two claims are called 'one'"),
+        (made("two", "depth"), "names the source 'depth'"),
+    ],
+)
+def test_the_registry_refuses_doubles_and_strangers(monkeypatch, second, words):
+    for name, claim in (("a", made("one")), ("b", second)):
+        module = types.ModuleType(name)
+        module.CLAIM = claim
+        monkeypatch.setitem(__import__("sys").modules, f"made.ours.{name}", module)
+    assert list(collect({"ours": ("a",)}, "made")) == ["one"]
+    with pytest.raises(ValueError, match=words):
+        collect({"ours": ("a", "b")}, "made")
+
+
+def row(holds, role):
+    return at_most("", 0.0 if holds else 2.0, 1.0, role)
+
+
+STATED, CORRECTED, CONTROL = Role.STATED, Role.CORRECTED, Role.CONTROL
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([row(True, STATED)], Verdict.HOLDS),
+        ([row(True, STATED), row(True, CONTROL)], Verdict.HOLDS),
+        ([row(True, STATED), row(False, CORRECTED)], Verdict.HOLDS),
+        ([row(True, STATED), row(False, STATED)], Verdict.FAILS),
+        ([row(False, STATED), row(True, CORRECTED)], Verdict.CORRECTED),
+        ([row(False, STATED), row(True, CORRECTED), row(False, CORRECTED)], Verdict.FAILS),
+        ([row(True, CORRECTED)], Verdict.OPEN),
+        ([row(True, CONTROL)], Verdict.OPEN),
+        ([row(True, STATED), row(False, CONTROL)], None),
+        ([], None),
+    ],
+)
+def test_verdicts_follow_from_rows(rows, verdict):
+    assert judge(rows) is verdict
+
+
+def test_rows_can_fail():
+    nan = float("nan")
+    assert [at_most("", x, 1.0).holds for x in (0.5, 1.0, 2.0, nan)] == [True, True, False, False]
+    assert [at_least("", x, 1.0).holds for x in (0.5, 1.0, 2.0, nan)] == [False, True, True, False]
+    assert [equals("", x, 2).holds for x in (1, 2, nan)] == [False, True, False]
+    assert (
+        distance([3.0, 4.0], [3.0, 3.0]) == pytest.approx(1 / np.sqrt(18))
+        and distance([2.0], [0.0]) == 2.0
+    )
+
+
+def test_claims_refuse_single_precision():
+    with jax.enable_x64(False), pytest.raises(RuntimeError, match="jax_enable_x64"):
+        made("one").measure()
+
+
+def test_each_claim_has_a_key_of_its_own():
+    drawn = {}
+    for name in ("one", "two"):
+        claim = made(name)
+        object.__setattr__(
+            claim,
+            "run",
+            lambda budget, key, name=name: drawn.setdefault(
+                name, generator(key).standard_normal(3)
+            ),
+        )
+        claim.measure()
+    assert distance(drawn["one"], drawn["two"]) > 0.1
+
+
+def test_the_readme_counts_the_verdicts_on_record():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    for source in SOURCES:
+        own = [claim.verdict for claim in claims().values() if claim.source == source]
+        if own:
+            counts = " | ".join(str(own.count(verdict)) for verdict in Verdict)
+            assert f"| `{source}` | {len(own)} | {counts} |" in text, (
+                f"README.md must say | `{source}` | {len(own)} | {counts} |"
+            )

@@ -1,0 +1,307 @@
+"""Every METRIC x SOLVER x INVERSE x MODEL agrees with the naive dense reference.
+
+Compiling is what takes the time, so one program solves for many (solver, inverse) pairs at one
+linearisation. By default each metric meets one model and the pairs in turn; the whole product is
+`slow`, and is run operation by operation: these are compiled once for all cases.
+"""
+
+import gc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import INVERSES, METRICS, MODELS, SOLVERS, distance, make_example, quietly, smooth_loss
+
+import pullback as pb
+from pullback import testing
+from pullback._natural.evaluate import lift
+from pullback._natural.natural_gradient import _solve, compute
+from pullback._natural.outcome import prepare
+from pullback._rows.pullback import MEMORY, at_point
+from pullback.solver._base import whiten
+from pullback.testing import _reference
+
+TOLERANCE = 1e-9
+ITERATIVE = ["krylov"]
+FACTORISING = [name for name in SOLVERS if name not in ("krylov", "auto")]
+PAIRS = [(solver, inverse) for inverse in INVERSES for solver in FACTORISING]
+# Most of the time of compilation goes into optimising what runs for a millisecond.
+COMPILER = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def evaluate(example, inverse, solver):
+    """The whole of `natural_gradient`, as a pure function."""
+    return compute(*prepare(*example, inverse, solver, None, MEMORY), MEMORY, check=True)
+
+
+def evaluate_many(example, pairs):
+    """δ and the rank for many (solver, inverse) at one linearisation."""
+    problem, params, batch, *_ = prepare(*example, None, None, None, MEMORY)
+    metric = at_point(problem, params, batch, None, None, MEMORY)
+    c = problem.value_and_differential(metric.outputs, metric.batch)[1]
+    r, outside, _ = lift(metric, c)
+    g = None if outside is None else metric.linear.pull(outside)
+    found = []
+    for solver, inverse in pairs:
+        factorised, operator = metric.factorise(inverse, solver), whiten(metric, inverse)
+        found.append(
+            (
+                metric.structure.unravel(
+                    operator.gauge.lower(_solve(factorised, operator, inverse, r, g))
+                ),
+                factorised.rank,
+            )
+        )
+    return found
+
+
+def run(function, example):
+    arrays, static = eqx.partition(example, eqx.is_array)
+    return jax.jit(
+        lambda arrays: eqx.filter(function(eqx.combine(arrays, static)), eqx.is_array),
+        compiler_options=COMPILER,
+    )(arrays)
+
+
+def accepts(solver, inverse):
+    try:
+        solver.check(inverse)
+    except ValueError:
+        return False
+    return True
+
+
+def references(example):
+    """The inverses, and what each gives: one dense linearisation serves all."""
+    inverses = {name: make(example.params) for name, make in INVERSES.items()}
+    _, g, jacobian, metric, unravel = _reference.dense_parts(*example)
+    a, expected = _reference.square_root(metric) @ jacobian, {}
+    for name, inverse in inverses.items():
+        gauge = np.linalg.cholesky(_reference.dense_gauge(inverse.gauge, g.size))
+        delta, rank, s = _reference.dense_solve(a, g, inverse, gauge)
+        s = s / s[0]
+        assert not np.any((s > 1e-12) & (s < 1e-5)), f"no clear gap: {s}"
+        assert name != "truncated rank" or s.size < 3 or s[2] < 0.999 * s[1], (
+            f"no gap at the truncation: {s}"
+        )
+        expected[name] = (unravel(jnp.asarray(delta)), rank)
+    return inverses, expected
+
+
+def assert_pairs_agree(example, pairs, whole=None):
+    inverses, expected = references(example)
+    pairs = [(solver, name) for solver, name in pairs if accepts(SOLVERS[solver], inverses[name])]
+
+    def function(example):
+        many = evaluate_many(example, [(SOLVERS[solver], inverses[name]) for solver, name in pairs])
+        return many, None if whole is None else evaluate(
+            example, inverses[whole[1]], SOLVERS[whole[0]]
+        )
+
+    many, ng = run(function, example)
+    errors, ranks = {}, {}
+    for (solver, name), (vector, rank) in zip(pairs, many, strict=True):
+        if not (error := distance(vector, expected[name][0])) < TOLERANCE:
+            errors[solver, name] = error
+        if int(rank) not in (-1, expected[name][1]):
+            ranks[solver, name] = (int(rank), expected[name][1])
+    assert (errors, ranks) == ({}, {})
+    if whole is not None:
+        assert bool(ng.result == pb.RESULTS.successful), pb.RESULTS[ng.result]
+        assert distance(ng.vector, expected[whole[1]][0]) < TOLERANCE
+        assert float(ng.stats.residual) < 1e-9 or whole[1] == "truncated rank"
+
+
+def in_turn(count):
+    """Each metric with one model, marked as fast, and the rest of the product."""
+    chosen = {
+        (metric, list(MODELS)[i % len(MODELS)])
+        for i, metric in enumerate(METRICS)
+        if i % count == 0
+    }
+    every = [(metric, model) for metric in METRICS for model in MODELS]
+    return [
+        pytest.param(*pair, id=", ".join(pair), marks=() if pair in chosen else pytest.mark.slow)
+        for pair in every
+    ]
+
+
+@pytest.fixture
+def forget():
+    """Compiled programs are not kept: there are hundreds."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+
+
+@pytest.mark.parametrize("place", range(len(METRICS)), ids=list(METRICS))
+def test_every_metric_agrees(place):
+    """Four pairs in turn, and one pair through the whole of `natural_gradient`."""
+    metric, model = list(METRICS)[place], list(MODELS)[place % len(MODELS)]
+    first = 4 * ((place + place // len(MODELS)) % 3)
+    assert_pairs_agree(
+        make_example(metric, model),
+        PAIRS[first : first + 4],
+        whole=PAIRS[(first + 5 + place) % len(PAIRS)],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_solver_inverse_and_model_agrees(metric, model):
+    with jax.disable_jit():
+        assert_pairs_agree(make_example(metric, model), PAIRS)
+    if model == list(MODELS)[-1]:
+        jax.clear_caches()
+        gc.collect()
+
+
+@pytest.mark.parametrize(("metric", "model"), in_turn(7))
+def test_iterative_solvers_agree(metric, model, forget):
+    pairs = [(solver, name) for solver in ITERATIVE for name in INVERSES if "gauge" not in name]
+    assert_pairs_agree(make_example(metric, model), pairs)
+
+
+def assert_agrees(ng, reference, what, tolerance=TOLERANCE):
+    assert bool(ng.result == pb.RESULTS.successful), f"{what}: {pb.RESULTS[ng.result]}"
+    assert int(ng.stats.rank) in (-1, reference.rank), (
+        f"{what}: rank {int(ng.stats.rank)}, not {reference.rank}"
+    )
+    found = {
+        "vector": distance(ng.vector, reference.vector),
+        "covector": distance(ng.covector, reference.covector),
+    }
+    found["value"] = abs(float(ng.value) - reference.value) / abs(reference.value)
+    assert {name: error for name, error in found.items() if not error < tolerance} == {}, what
+
+
+def test_the_registry_refuses_a_name_given_twice():
+    for registry in (METRICS, SOLVERS, INVERSES, MODELS):
+        with pytest.raises(KeyError, match="registered already"):
+            registry[next(iter(registry))] = None
+
+
+def test_every_public_solver_and_inverse_is_registered():
+    solvers = {
+        x
+        for x in vars(pb.solver).values()
+        if isinstance(x, type) and issubclass(x, pb.solver.AbstractSolver)
+    }
+    assert {type(x) for x in SOLVERS.values()} == solvers - {pb.solver.AbstractSolver}
+    inverses = {type(make(jnp.ones(2))) for make in INVERSES.values()}
+    public = [
+        getattr(pb, name) for name in pb.__all__
+    ]  # not vars(pb), which fills as names are used
+    assert inverses == {
+        x for x in public if isinstance(x, type) and issubclass(x, pb.AbstractInverse)
+    } - {pb.AbstractInverse}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in ITERATIVE else ()) for name in SOLVERS],
+)
+def test_solver_conforms(name):
+    assert len(testing.check_solver(SOLVERS[name])) >= 6
+
+
+def test_a_wrong_solver_is_caught():
+    class Ungauged(pb.solver.AbstractSolver):
+        """Right but for the gauge, which it forgets."""
+
+        def check(self, inverse):
+            pass
+
+        def factorise(self, metric, inverse):
+            plain = eqx.tree_at(lambda i: i.gauge, inverse, None, is_leaf=lambda x: x is None)
+            return pb.solver.SVD().factorise(metric, plain)
+
+    with pytest.raises(
+        AssertionError, match=r"Ungauged, MoorePenrose in a gauge: lifted\(r\): relative error"
+    ):
+        testing.check_solver(Ungauged())
+
+
+@pytest.mark.parametrize("inverse", INVERSES)
+def test_a_covector_outside_the_range_of_the_metric(inverse):
+    """Categorical sees no common shift of the logits; a loss that does has a share outside, which
+    is solved for and reported.
+    """
+    function, params = MODELS["overparametrised"](3, jax.random.key(0))
+    problem = pb.Composite(function, smooth_loss, pb.metric.Categorical())
+    example = testing.Example(
+        problem, params, (jnp.asarray(np.random.default_rng(1).standard_normal((4, 2))),)
+    )
+    chosen = INVERSES[inverse](params)
+    expected = testing.reference_natural_gradient(*example, inverse=chosen)
+    for solver in FACTORISING:
+        ng = evaluate(example, chosen, SOLVERS[solver])
+        assert_agrees(ng, expected, solver)
+        assert 0.01 < float(ng.stats.output_share) < 0.9
+
+
+@pytest.mark.parametrize(
+    "metric", ["euclidean", "bernoulli", "categorical", "riemannian", "scores"]
+)
+def test_without_data_the_model_is_one_point(metric):
+    case = METRICS[metric]
+    base = case.make_z()
+    theta = jnp.asarray([0.3, -0.5])
+    maps = jnp.asarray(np.random.default_rng(3).standard_normal((base.size, 2)))
+    problem = pb.Composite(
+        lambda p: base + jnp.sin(maps @ p), lambda z: jnp.sum(jnp.cos(z)), case.metric
+    )
+    for name in INVERSES:
+        inverse = INVERSES[name](theta)
+        expected = testing.reference_natural_gradient(problem, theta, inverse=inverse)
+        for solver in FACTORISING:
+            assert_agrees(
+                evaluate((problem, theta, None), inverse, SOLVERS[solver]),
+                expected,
+                f"{solver}, {name}",
+            )
+
+
+@pytest.mark.parametrize("solver", FACTORISING)
+@pytest.mark.parametrize(
+    "shape", [(4, 4, 7), (4, 7, 4), (3, 6, 5)], ids=["over", "under", "deficient"]
+)
+def test_float32_agrees_with_the_same_rank(solver, shape):
+    rank, rows, size = shape
+    problem, params, batch = testing.prescribed(rank, rows, size)
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), (params, batch))
+    for name in ("moore-penrose", "tikhonov", "truncated rank"):
+        inverse = INVERSES[name](params)
+        expected = testing.reference_natural_gradient(problem, params, batch, inverse=inverse)
+        ng = evaluate((problem, *single), inverse, SOLVERS[solver])
+        assert ng.vector.dtype == jnp.float32
+        assert_agrees(ng, expected, f"{solver}, {name}", tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    "metric", ["categorical", "gaussian mean scale", "wasserstein covariance", "loss hessian"]
+)
+def test_float32_metrics_agree_with_the_same_rank(metric):
+    problem, params, batch = make_example(metric, "tied weights")
+    expected = testing.reference_natural_gradient(problem, params, batch)
+    cast = lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x
+    ng = quietly(
+        pb.natural_gradient, problem, *jax.tree.map(cast, (params, batch)), solver=pb.solver.SVD()
+    )
+    assert {x.dtype for x in jax.tree.leaves(ng.vector)} == {jnp.dtype(jnp.float32)}
+    assert_agrees(ng, expected, metric, tolerance=1e-4)
+
+
+def test_krylov_float32():
+    problem, params, batch = testing.prescribed(3, 6, 5)
+    expected = testing.reference_natural_gradient(problem, params, batch)
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), (params, batch))
+    assert_agrees(
+        pb.natural_gradient(problem, *single, solver=pb.solver.Krylov()),
+        expected,
+        "krylov",
+        tolerance=1e-4,
+    )

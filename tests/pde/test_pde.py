@@ -1,0 +1,147 @@
+"""Residual maps against exact solutions, derivatives against closed forms, and an equation solved."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback import pde
+from pullback_lab import pde as lab
+from pullback_lab.pde import __main__ as command
+
+X = jnp.asarray([0.3, 0.7, 0.2])
+
+
+def field(x):
+    return jnp.sin(2 * x[0]) * jnp.exp(x[1]) + x[2] ** 3
+
+
+def test_derivatives_in_closed_form():
+    x, y, z = map(float, X)
+    np.testing.assert_allclose(pde.partial(field, X, 0), 2 * np.cos(2 * x) * np.exp(y), rtol=1e-14)
+    np.testing.assert_allclose(
+        pde.laplacian(field, X), -3 * np.sin(2 * x) * np.exp(y) + 6 * z, rtol=1e-13
+    )
+    np.testing.assert_allclose(pde.laplacian(field, X, (2,)), 6 * z, rtol=1e-13)
+    np.testing.assert_allclose(
+        pde.second(field, X, jnp.asarray([0.0, 2.0, 0.0])),
+        4 * np.sin(2 * x) * np.exp(y),
+        rtol=1e-13,
+    )
+
+
+@pytest.mark.parametrize("name", list(lab.EQUATIONS))
+def test_the_residual_of_the_solution_is_zero_and_of_another_field_is_not(name):
+    equation = lab.EQUATIONS[name]
+    points = pde.interior(jax.random.key(1), 5, equation.dimension)
+    zero = jax.vmap(lambda x: equation.residual(equation.solution, x))(points)
+    assert np.abs(zero).max() < 1e-13 * 100
+    other = jax.vmap(
+        lambda x: equation.residual(lambda y: equation.solution(y) + jnp.sum(y**2), x)
+    )(points)
+    assert np.abs(other).min() > 0.01
+
+
+def test_collocation_points_are_where_they_should_be():
+    points, inside = pde.collocation(jax.random.key(0), 50, 400, 3, evolution=True)
+    assert int(inside.sum()) == 50 and np.all((points >= 0) & (points <= 1))
+    faces = np.asarray((points == 0) | (points == 1))
+    assert not faces[:50].any() and np.all(faces[50:].sum(1) == 1)
+    assert not np.any(points[50:, 0] == 1), "the end of time is no boundary"
+    # Five faces, each about as often: 80 of 400.
+    counts = [
+        int(np.sum(points[50:, i] == side))
+        for i in range(3)
+        for side in (0, 1)
+        if (i, side) != (0, 1)
+    ]
+    assert sum(counts) == 400 and min(counts) > 50
+
+
+def test_where_points_are_renewed_an_equation_may_ask_for_a_falling_rate():
+    falling = lab.optimiser(lab.EQUATIONS["C"]).rule.step_rule
+    assert [float(falling.rate(jnp.asarray(count))) for count in (0, 99, 199, 999)] == [
+        1.0,
+        1.0,
+        0.5,
+        0.1,
+    ] and falling.minimum == 1e-9
+    for name in "ABE":
+        whole = lab.optimiser(lab.EQUATIONS[name]).rule.step_rule
+        assert whole.rate == 1.0 and whole.minimum == 0.0
+
+
+def test_the_loss_is_half_the_two_mean_squares():
+    equation = lab.EQUATIONS["A"]
+    params = pde.initialise(jax.random.key(0), equation.widths)
+    batch = equation.points(jax.random.key(1))
+    problem = equation.problem()
+    residuals = np.asarray(problem.outputs(params, batch.inputs))
+    value = problem.value(jnp.asarray(residuals), batch)
+    np.testing.assert_allclose(
+        value, np.mean(residuals[:900] ** 2) / 2 + np.mean(residuals[900:] ** 2) / 2, rtol=1e-12
+    )
+    error, relative = equation.errors(params, pde.interior(jax.random.key(2), 2000, 2))
+    np.testing.assert_allclose(error / relative, 0.5, rtol=0.03)  # the root mean square of sin sin
+
+
+def test_a_small_equation_is_solved():
+    """-u'' = π² sin πx on [0, 1] with twelve units."""
+    small = pde.Equation(
+        "small",
+        "Poisson, 1-D",
+        lambda u, x: pde.laplacian(u, x) + jnp.pi**2 * jnp.sin(jnp.pi * x[0]),
+        lambda x: jnp.sin(jnp.pi * x[0]),
+        (1, 12, 1),
+        40,
+        10,
+    )
+    opt = pb.NaturalGradientDescent(
+        small.problem(), step=pb.step.Geodesic(pb.step.LevenbergMarquardt())
+    )
+    found = lab.solve(small, opt, 0, 60, 600.0, 20)
+    assert found[0].error > 0.1 and found[-1].error < 1e-4 and found[-1].step == 60
+    assert [m.step for m in found] == sorted({m.step for m in found})
+
+
+def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
+    made = lambda *steps: [
+        lab.Measured(s, 0.1 * s, 0.2 * s, 0.0, 10.0**-s, 2 * 10.0**-s) for s in steps
+    ]
+    monkeypatch.setattr(
+        command, "one", lambda name, seed, *_: made(0, 3, 10, 20) if seed else made(0, 3, 10, 16)
+    )
+    assert command.main(["A", "F'", "--seeds", "2", "--out", str(tmp_path / "t.md")]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "| 10 | 1 | 2 | 1.0e-10 | 1.0e-10 | 2.0e-10 |" in shown
+        and "(257 parameters)" in shown
+        and "(118145 parameters)" in shown
+    )
+    assert "| 18 | 2 | 4 | 5.0e-17 | 1.0e-16 | 1.0e-16 |" in shown, (
+        "the end of every run, however long it was"
+    )
+    assert (
+        "6.2e-08" in shown
+        and (tmp_path / "t.md").read_text().count("###") == 2
+        and (tmp_path / "t.json").exists()
+    )
+    for words in (["Z"], ["A", "--seeds", "0"], ["A", "--processes", "0"]):
+        with pytest.raises(SystemExit) as left:
+            command.main(words)
+        assert left.value.code == 2
+
+
+@pytest.mark.slow
+def test_runs_in_several_processes_are_the_same_runs(tmp_path):
+    words = [sys.executable, "-m", "pullback_lab.pde", "A", "--seeds", "2", "--steps", "3", "--out"]
+    for name, more in (("one", []), ("two", ["--processes", "2"])):
+        subprocess.run([*words, tmp_path / f"{name}.md", *more], check=True, capture_output=True)
+    one, two = (json.loads((tmp_path / f"{name}.json").read_text())["A"] for name in ("one", "two"))
+    assert [[m["error"] for m in run] for run in one] == [[m["error"] for m in run] for run in two]
+    assert one[0][-1]["step"] == 3 and one[0][-1]["error"] != one[1][-1]["error"]

@@ -1,0 +1,139 @@
+"""Every script in examples/ runs as a user would run it, with warnings as errors, and says what it
+checked.
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pullback_lab.papers
+from pullback_lab.papers import Claim, Measured, Role, Verdict
+from pullback_lab.papers._claim import at_most
+
+FOLDER = Path(__file__).parents[2] / "examples"
+# The claims are run one by one in test_claims.py; here a few of them are enough to see that the
+# script works.
+ARGUMENTS = {
+    "plan.py": ["W2"],
+    "theorems.py": ["lemma-1", "figure-eight-numbers"],
+    "digits.py": ["--quick"],
+    "diabetes.py": ["--quick"],
+}
+SAYS = {
+    "quickstart.py": [
+        "rank            40",
+        "in range        outputs 1.0",
+        "cut-off",
+        "dense formula   rank 40",
+        "what the metric sees",
+    ],
+    "theorems.py": [
+        "lemma-1",
+        "figure-eight-numbers",
+        "holds with correction",
+        "2 of 2 verdicts are those on record.",
+    ],
+    "equinox_mlp.py": ["Equinox: loss", "rank"],
+    "flax_linen.py": ["Flax linen: loss", "rank"],
+    "flax_nnx.py": ["Flax nnx: loss", "after 30 steps"],
+    "optax_loop.py": ["Optax: loss", "rank"],
+    "plain_pytree.py": ["Plain pytree: loss", "rank"],
+    "digits.py": ["natural gradient", "Adam", "L-BFGS", "population Fisher"],
+    "diabetes.py": ["natural gradient", "Optimistix", "share of the gradient in the range"],
+    "plan.py": ["== W2", "runs: Dual", "measured:"],
+    "figure_eight.py": ["(0.8, 0.4) and (0.8, -0.4)"],
+    "invariance.py": ["Theorem 2 holds", "natural, Moore-Penrose", "L-BFGS", ": proper"],
+    "constraints.py": ["moved back by", "clipped at zero it does not: as said"],
+    "flows.py": ["depth 2, t = 1e+06", "t = 1e+100", "ran into a change of rank"],
+    "kernels.py": ["M⁻¹ in every parametrisation", "does not see 120 of 121 output directions"],
+    "lecture3.py": [
+        "rosenbrock.png",
+        "units.png",
+        "changes by 3600 (gradient), 1 (natural gradient)",
+    ],
+}
+
+
+def run(script, folder, arguments=()):
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-W", "error", str(FOLDER / script), *arguments]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
+
+
+# Half a minute or more each, nearly all of it compiling.
+SLOW = {
+    "lecture3.py",
+    "invariance.py",
+    "flows.py",
+    "kernels.py",
+    "digits.py",
+    "diabetes.py",
+    "plan.py",
+}
+SCRIPTS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SCRIPTS],
+)
+def test_it_runs_and_says_what_it_checked(script, tmp_path):
+    done = run(script, tmp_path, ARGUMENTS.get(script, ()))
+    assert done.returncode == 0, done.stderr
+    assert [words for words in SAYS[script] if words not in done.stdout] == []
+    if script in ("figure_eight.py", "digits.py", "diabetes.py"):
+        assert (tmp_path / script.replace(".py", ".png")).read_bytes().startswith(b"\x89PNG")
+
+
+def test_claims_run_as_a_script(tmp_path):
+    done = run("theorems.py", tmp_path, ["lemma-1", "theorem-1", "figure-eight-numbers"])
+    assert done.returncode == 0 and "3 of 3 verdicts are those on record" in done.stdout, (
+        done.stdout + done.stderr
+    )
+    assert "FAILS" in done.stdout and "holds with correction" in done.stdout
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
+    done = run("theorems.py", tmp_path, ["theorem-3"])
+    assert done.returncode == 2 and "theorem-2" in done.stderr
+
+
+def test_the_exit_code_says_whether_all_holds(monkeypatch, capsys):
+    run = lambda bound: (
+        lambda budget, key: Measured(
+            (at_most("a number", 1.0, bound), at_most("sane", 0.0, 1.0, Role.CONTROL))
+        )
+    )
+    made = {
+        str(holds): Claim(str(holds), "ours", "", "", Verdict.HOLDS, run(2.0 if holds else 0.5))
+        for holds in (True, False)
+    }
+    monkeypatch.setattr(pullback_lab.papers, "claims", lambda: made)
+    script = runpy.run_path(str(FOLDER / "theorems.py"))
+    assert [script["main"]([name]) for name in ("True", "False")] == [0, 1] and script["main"](
+        []
+    ) == 1
+    assert "FAILS          1 ≤ 0.5" in capsys.readouterr().out
+
+
+def test_recipes_are_under_thirty_lines():
+    recipes = ("equinox_mlp.py", "flax_linen.py", "flax_nnx.py", "optax_loop.py", "plain_pytree.py")
+    assert [name for name in recipes if len((FOLDER / name).read_text().splitlines()) >= 30] == []
+
+
+def test_scripts_are_short():
+    assert [
+        path.name for path in FOLDER.glob("[!_]*.py") if len(path.read_text().splitlines()) > 80
+    ] == []

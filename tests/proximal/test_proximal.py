@@ -1,0 +1,215 @@
+"""The proximal family: certificates, closed forms against their optimality conditions, and the
+orders between its members.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import normal
+
+import pullback as pb
+
+X = normal(8, 3, seed=1)
+LABELS = (normal(8, seed=2) > 0).astype(float)
+
+
+def logits(p, x):
+    return jnp.tanh(x @ p["w"] + p["b"]) * p["v"]
+
+
+PARAMS = {"w": normal(3, seed=3), "b": jnp.asarray(0.3), "v": jnp.asarray(1.2)}
+FISHER = pb.Composite(logits, metric=pb.metric.Bernoulli())
+
+
+def flat(tree):
+    return np.asarray(jax.flatten_util.ravel_pytree(tree)[0])
+
+
+def order(errors):
+    """The order in 1/λ, when λ doubles, extrapolated."""
+    slopes = np.diff(np.log(errors)) / np.log(0.5)
+    return 2 * slopes[-1] - slopes[-2]
+
+
+WEIGHTS = (400.0, 800.0, 1600.0, 3200.0)
+
+
+def half_square(u, p):
+    return (
+        jnp.sum((jax.flatten_util.ravel_pytree(u)[0] - jax.flatten_util.ravel_pytree(p)[0]) ** 2)
+        / 2
+    )
+
+
+def test_the_orders_between_proximal_natural_and_damped_newton_steps():
+    exact, natural, newton = [], [], []
+    for weight in WEIGHTS:
+        step = pb.proximal_step(FISHER, PARAMS, (X, LABELS), weight=weight, rtol=1e-10)
+        assert float(step.residual) <= 1e-10 and float(step.least) > 0 and int(step.steps) > 1
+        exact.append(flat(step.params))
+        natural.append(
+            flat(pb.linearised_proximal_step(FISHER, PARAMS, (X, LABELS), weight=weight).params)
+        )
+        newton.append(
+            flat(pb.damped_newton_step(FISHER, PARAMS, (X, LABELS), weight=weight).params)
+        )
+    error = lambda other: [np.linalg.norm(a - b) for a, b in zip(exact, other, strict=True)]
+    # The cubic term of KL is of the order of the Hessian of the loss: expanding the loss further
+    # gains no order.
+    assert abs(order(error(natural)) - 2) < 0.05 and abs(order(error(newton)) - 2) < 0.05
+
+
+def test_with_a_quadratic_divergence_damped_newton_is_third_order_and_implicit_is_proximal():
+    plain = pb.Composite(lambda p: p, lambda z: logits_loss(z), pb.metric.Euclidean())
+    exact, newton, gradient = [], [], []
+    for weight in WEIGHTS:
+        step = pb.proximal_step(plain, PARAMS, weight=weight / 20, rtol=1e-13)
+        implicit = pb.implicit_step(plain, PARAMS, step=20 / weight, rtol=1e-13)
+        assert np.allclose(flat(step.params), flat(implicit.params), rtol=1e-12)
+        slope = flat(jax.grad(logits_loss)(implicit.params))
+        assert np.allclose(
+            flat(implicit.params), flat(PARAMS) - 20 / weight * slope, rtol=0, atol=1e-13
+        )
+        exact.append(flat(step.params))
+        newton.append(flat(pb.damped_newton_step(plain, PARAMS, weight=weight / 20).params))
+        gradient.append(
+            flat(
+                pb.mirror_step(
+                    plain, PARAMS, weight=weight / 20, mirror=pb.EuclideanMirror()
+                ).params
+            )
+        )
+    error = lambda other: [np.linalg.norm(a - b) for a, b in zip(exact, other, strict=True)]
+    assert order(error(newton)) > 2.9 and abs(order(error(gradient)) - 2) < 0.1
+
+
+def logits_loss(p):
+    z = logits(p, X)
+    return jnp.mean(jax.nn.softplus(z) - LABELS * z)
+
+
+P0 = jax.nn.softmax(normal(4, seed=5))
+COST = normal(4, seed=6)
+LINEAR = pb.Composite(lambda p: p, lambda z: jnp.vdot(COST, z) + jnp.sum(z**2) / 2)
+
+
+@pytest.mark.parametrize(
+    "mirror", [pb.KLMirror(), pb.ReverseKLMirror()], ids=lambda m: type(m).__name__
+)
+def test_mirror_steps_on_the_simplex_satisfy_their_optimality_conditions(mirror):
+    weight = 0.7
+    step = pb.mirror_step(LINEAR, P0, weight=weight, mirror=mirror)
+    u, g = step.params, COST + P0
+    # Stationary on the simplex: the gradient is constant over the entries.
+    slope = np.asarray(g + weight * jax.grad(mirror.divergence)(u, P0))
+    assert (
+        np.isclose(float(jnp.sum(u)), 1.0, rtol=1e-14)
+        and float(jnp.min(u)) > 0
+        and np.ptp(slope) < 1e-12
+    )
+    off = pb.mirror_step(LINEAR, P0 + 0.1, weight=weight, mirror=mirror, throw=False)
+    assert off.result == pb.RESULTS.off_simplex
+    with pytest.raises(RuntimeError, match=r"not a probability vector.*Simplex"):
+        pb.mirror_step(LINEAR, P0 + 0.1, weight=weight, mirror=mirror)
+    edge = mirror.move(jnp.asarray([0.0, 0.25, 0.75]), jnp.asarray([-5.0, 0.0, 1000.0]))[0]
+    assert float(edge[0]) == 0.0 and np.isclose(float(jnp.sum(edge)), 1.0, rtol=1e-12)
+
+
+def test_bregman_steps_are_straight_in_the_dual_coordinates_and_have_a_range():
+    theta = jnp.asarray([0.4, -1.0])
+    partition = lambda s: jnp.sum(jax.nn.softplus(s))
+    problem = pb.Composite(lambda p: p, lambda z: jnp.sum(jnp.sin(z)))
+    closed = pb.BregmanMirror(partition, inverse=lambda mean: jnp.log(mean) - jnp.log1p(-mean))
+    a = pb.mirror_step(problem, theta, weight=4.0, mirror=closed)
+    b = pb.mirror_step(problem, theta, weight=4.0, mirror=pb.BregmanMirror(partition))
+    c = pb.mirror_step(problem, theta, weight=4.0, mirror=pb.DivergenceMirror(closed.divergence))
+    assert np.allclose(
+        jax.nn.sigmoid(a.params), jax.nn.sigmoid(theta) - jnp.cos(theta) / 4, rtol=1e-14
+    )
+    assert np.allclose(a.params, b.params, rtol=1e-9) and np.allclose(a.params, c.params, rtol=1e-9)
+    # D_φ(u, θ) of the log-partition is KL(p_θ ‖ p_u): the arguments change places.
+    kl = pb.metric.Bernoulli().divergence
+    assert np.isclose(closed.divergence(a.params, theta), kl(theta, a.params)) and not np.isclose(
+        kl(a.params, theta), kl(theta, a.params)
+    )
+    with pytest.raises(RuntimeError, match="dual coordinates left their range"):
+        pb.mirror_step(problem, theta, weight=0.5, mirror=closed)
+
+
+def test_bad_divergences_and_inner_problems_without_a_minimum_are_named():
+    shifted = lambda u, p: half_square(u, p) + 1.0
+    saddle = lambda u, p: half_square(u, p) - (u["b"] - p["b"]) ** 2
+    for bad in (shifted, saddle):
+        step = pb.proximal_step(
+            FISHER, PARAMS, (X, LABELS), weight=100.0, divergence=bad, throw=False, max_steps=5
+        )
+        assert step.result == pb.RESULTS.not_a_divergence
+    problem = pb.Composite(lambda p: p, lambda z: -jnp.sum(z**2))
+    with pytest.raises(RuntimeError, match="did not reach a minimum"):
+        pb.proximal_step(problem, jnp.ones(2), weight=0.5)
+    step = pb.proximal_step(problem, jnp.ones(2), weight=0.5, throw=False, max_steps=3)
+    assert (
+        step.result == pb.RESULTS.inner_unconverged
+        and np.all(np.isfinite(step.params))
+        and float(step.residual) > 0
+    )
+    with pytest.raises(RuntimeError, match="not positive semi-definite"):
+        pb.damped_newton_step(problem, jnp.ones(2), weight=0.5)
+    with pytest.raises(ValueError, match="weight must be positive"):
+        pb.proximal_step(problem, jnp.ones(2), weight=0.0)
+
+
+def test_gauss_newton_products():
+    v = {"w": normal(3, seed=7), "b": jnp.asarray(0.1), "v": jnp.asarray(-0.4)}
+    fisher = jax.jit(lambda v: pb.pullback(FISHER, PARAMS, (X, LABELS)).flat(v))(v)
+    assert np.allclose(
+        flat(jax.jit(lambda v: pb.generalised_gauss_newton(FISHER, PARAMS, v, (X, LABELS)))(v)),
+        flat(fisher),
+        rtol=1e-12,
+    )
+    j = jax.jacfwd(lambda p: logits(jax.flatten_util.ravel_pytree(PARAMS)[1](p), X))(
+        jax.flatten_util.ravel_pytree(PARAMS)[0]
+    )
+    assert np.allclose(
+        flat(jax.jit(lambda v: pb.gauss_newton(FISHER, PARAMS, v, (X,)))(v)),
+        np.asarray(j).T @ (np.asarray(j) @ flat(v)) / 8,
+        rtol=1e-12,
+    )
+
+
+def test_gradient_descent_on_the_outputs():
+    rosenbrock = pb.Composite(
+        lambda x: jnp.stack([1 - x[0], 10 * (x[1] - x[0] ** 2)]), lambda z: jnp.sum(z**2)
+    )
+    start = jnp.asarray([-1.2, 1.0])
+    step = pb.output_step(rosenbrock, start, step=0.5)
+    assert np.allclose(step.params, 1.0, atol=1e-12) and float(step.value) < 1e-25
+    with pytest.raises(ValueError, match="8 outputs for 5 parameters"):
+        pb.output_step(FISHER, PARAMS, (X, LABELS), step=0.1)
+    square = pb.Composite(lambda x: x**2, lambda z: jnp.sum(z))
+    with pytest.raises(RuntimeError, match="not invertible near the point"):
+        pb.output_step(square, jnp.ones(2), step=5.0)
+
+
+def test_mirror_steps_of_a_divergence_stay_exact_when_they_are_short():
+    """KL near its zero is a small sum of terms of order one: its rounding must not stop the inner
+    minimisation.
+    """
+    plain = pb.Composite(lambda p: p, loss=logits_loss)
+
+    def divergence(u, w):
+        a, b = logits(u, X), logits(w, X)
+        up, down = (
+            jax.nn.log_sigmoid(a) - jax.nn.log_sigmoid(b),
+            jax.nn.log_sigmoid(-a) - jax.nn.log_sigmoid(-b),
+        )
+        return jnp.mean(jax.nn.sigmoid(a) * up + jax.nn.sigmoid(-a) * down)
+
+    g = flat(jax.grad(logits_loss)(PARAMS))
+    for weight in (1e3, 1e4, 1e5):
+        u = pb.mirror_step(
+            plain, PARAMS, weight=weight, mirror=pb.DivergenceMirror(divergence)
+        ).params
+        residual = flat(jax.grad(divergence)(u, PARAMS)) + g / weight
+        assert np.linalg.norm(residual) <= 1e-8 * np.linalg.norm(g) / weight
