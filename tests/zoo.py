@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from registry_metrics import Registry
 
+import pullback as pb
+
 
 class Animal(NamedTuple):
     model: Callable
@@ -61,6 +63,22 @@ def one(name, *shapes, x=(4,), free=()):
         return model
 
     return register
+
+
+def sum_of_outputs(z, *_):
+    """A loss for outputs of any structure."""
+    return sum(jnp.sum(x) for x in jax.tree.leaves(z))
+
+
+def small(damping=1e-2):
+    """A classifier of 20 samples with 48 parameters, and a damped inverse."""
+    rng = np.random.default_rng(3)
+    params = [jnp.asarray(rng.standard_normal(shape)) for shape in ((4, 6), (6,), (6, 3))]
+    x, y = jnp.asarray(rng.standard_normal((20, 4))), jnp.arange(20) % 3
+    problem = pb.Composite(
+        lambda p, x: jnp.tanh(x @ p[0] + p[1]) @ p[2], metric=pb.metric.Categorical()
+    )
+    return problem, params, (x, y), pb.Tikhonov(damping)
 
 
 @animal("dense", (4, 6), (6,), (6, 3), (3,))

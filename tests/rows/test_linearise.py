@@ -1,6 +1,4 @@
-"""The model at a point: one linearisation, J one sample at a time, forward or reverse by shape, in
-bounded memory.
-"""
+"""One linearisation, J one sample at a time, forward or reverse mode by shape, bounded memory."""
 
 import jax
 import jax.numpy as jnp
@@ -39,38 +37,6 @@ def shapes(jaxpr):
             if hasattr(inner, "eqns"):
                 found |= shapes(inner)
     return found
-
-
-def memory_of(chunk, metric):
-    """A bound in bytes that allows blocks of so many samples."""
-    return 3 * (metric.linear.like.size // metric.count) * metric.size * 8 * chunk
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_the_result_does_not_depend_on_the_chunk(chunk):
-    """7 samples: whole blocks, remainders of one and more, one block."""
-    example = make(7, metric=pb.metric.Bernoulli())
-    whole = pb.pullback(*example)
-    parts = pb.pullback(*example, memory=memory_of(chunk, whole))
-    assert parts.chunk == min(chunk, 7)
-    assert distance(parts.jacobian(), whole.jacobian()) < 1e-15
-    assert distance(parts.matrix(), whole.matrix()) < 1e-14
-    assert distance(whole.matrix(), testing.reference_natural_gradient(*example).matrix) < 1e-13
-
-
-@pytest.mark.parametrize(
-    "solver", [pb.solver.SVD(), pb.solver.Primal(), pb.solver.Dual()], ids=lambda s: s.name
-)
-def test_the_natural_gradient_does_not_depend_on_the_chunk(solver):
-    example = make(7)
-    expected = testing.reference_natural_gradient(*example)
-    for memory in (1, memory_of(3, pb.pullback(*example))):
-        assert (
-            distance(
-                pb.natural_gradient(*example, solver=solver, memory=memory).vector, expected.vector
-            )
-            < 1e-9
-        )
 
 
 def test_chunked_sums_and_maps():
@@ -124,40 +90,6 @@ def test_one_linearisation_gives_outputs_and_both_products():
     assert linear.outputs["name"] == "carried"
     assert linear.outputs["index"].dtype == jnp.arange(5).dtype
     assert jax.tree.structure(pushed) == jax.tree.structure(c)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products_are_adjoint_where_they_are_used_in_the_same_program(dtype):
-    """XLA of jaxlib 0.10 loses the gradient of the second bias from a sum of padded gradients that
-    it fuses with a dot product; at this size it does.
-    """
-    rng = np.random.default_rng(0)
-    params = [
-        [jnp.asarray(rng.standard_normal(s) / 16, dtype) for s in ((a, b), (b,))]
-        for a, b in ((64, 256), (256, 256), (256, 10))
-    ]
-    x = jnp.asarray(rng.standard_normal((256, 64)), dtype)
-
-    def model(params, x):
-        for w, b in params[:-1]:
-            x = jnp.tanh(x @ w + b)
-        return x @ params[-1][0] + params[-1][1]
-
-    problem = pb.Composite(model, metric=pb.metric.Categorical())
-    v, y = (jnp.asarray(rng.standard_normal(n), dtype) for n in (85002, 2304))
-
-    @jax.jit
-    def pairings(params, x, v, y):
-        metric = pb.pullback(problem, params, (x, jnp.zeros(256, jnp.int32)))
-        return jnp.vdot(y, metric.unit_mv(v)), jnp.vdot(metric.unit_rmv(y), v)
-
-    with jax.numpy_rank_promotion("allow"):
-        pushed, pulled = pairings(params, x, v, y)
-    # Rounding is of the order of the norms over the root of the number of terms; what was lost was
-    # some percent.
-    assert abs(float(pushed - pulled)) < (1e-3 if dtype == "float32" else 1e-11) * abs(
-        float(pushed)
-    )
 
 
 def largest(example, **kwargs):
@@ -220,47 +152,3 @@ def test_memory_is_bounded_by_the_chunk():
     bound = max(size * size, 512 * 3, 512 * 4)
     assert biggest(1) <= bound
     assert biggest(2**30) >= 512 * 2 * size
-
-
-def normalised(params, x):
-    z = MODEL.function(params, x)
-    return z - jnp.mean(z, axis=0, keepdims=True)
-
-
-def test_a_coupled_model_that_is_declared():
-    example = make(5, coupled=True, function=normalised)
-    expected = testing.reference_natural_gradient(*example)
-    assert distance(pb.pullback(*example).matrix(), expected.matrix) < 1e-13
-    for solver in (pb.solver.SVD(), pb.solver.Primal(), pb.solver.Dual()):
-        ng = pb.natural_gradient(*example, solver=solver)
-        assert distance(ng.vector, expected.vector) < 1e-9
-        assert int(ng.stats.rank) == expected.rank
-
-
-def test_a_coupled_model_that_is_not_declared_is_named():
-    with pytest.raises(
-        RuntimeError, match=r"the model mixes samples.*Composite\(\.\.\., coupled=True\)"
-    ):
-        pb.natural_gradient(*make(5, function=normalised))
-    ng = pb.natural_gradient(*make(5, function=normalised), throw=False)
-    assert bool(ng.result == pb.RESULTS.coupled_samples)
-
-
-def test_inputs_may_be_a_tree_with_carried_leaves():
-    inputs = {"x": normal(4, 3), "kind": "plain", "index": jnp.arange(4)}
-
-    def function(p, x):
-        assert x["kind"] == "plain"
-        return MODEL.function(p, x["x"]) * (1.0 + x["index"].astype(float))[:, None]
-
-    problem = pb.Composite(function, square, pb.metric.Gaussian())
-    plain = pb.Composite(
-        lambda p, x: MODEL.function(p, x) * (1 + jnp.arange(4.0))[:, None],
-        square,
-        pb.metric.Gaussian(),
-        coupled=True,
-    )
-    targets = normal(4, 2, seed=1)
-    found = pb.natural_gradient(problem, MODEL.params, (inputs, targets))
-    expected = testing.reference_natural_gradient(plain, MODEL.params, (inputs["x"], targets))
-    assert distance(found.vector, expected.vector) < 1e-9

@@ -1,0 +1,107 @@
+"""Tangent kernels, natural or not: dense definitions, depth, other inputs, discrete steps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import normal
+
+import pullback as pb
+from pullback import testing
+
+D = 5
+
+
+def product(factors):
+    out = factors[0]
+    for factor in factors[1:]:
+        out = out @ factor
+    return out
+
+
+def deep(depth, seed=0):
+    return [normal(D, D, seed=seed + i) for i in range(depth)]
+
+
+FULL = pb.Composite(product, lambda z: z[2, 2] ** 2 / 2)
+MASK = jnp.zeros((D, D), bool).at[2, 2].set(True)
+MASKED = pb.Composite(
+    product, lambda z: z[2, 2] ** 2 / 2, pb.metric.Masked(pb.metric.Euclidean(), MASK)
+)
+UNIT = np.zeros((D, D))
+UNIT[2, 2] = 1.0
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_the_natural_kernel_of_a_matrix_product_is_the_identity_at_any_depth(depth):
+    factors = deep(depth)
+    natural = pb.natural_ntk(FULL, factors)
+    assert np.abs(natural.column(2, 2) - UNIT).max() < 1e-12
+    if depth in (1, 3):
+        assert "M⁻¹ in every parametrisation" in natural.reason
+        blind = pb.natural_ntk(MASKED, factors)
+        moved = np.asarray(blind.column(2, 2))
+        assert np.isclose(moved[2, 2], 1.0) and (np.abs(moved - UNIT).max() > 0.1) == (depth > 1)
+        assert "does not see 24 of 25 output directions" in blind.reason and "gauge" in blind.reason
+
+
+def test_kernels_are_their_definitions_and_the_discrete_ones_tend_to_them():
+    factors = deep(2)
+    j = np.asarray(
+        jax.jacfwd(lambda p: product([p[:25].reshape(D, D), p[25:].reshape(D, D)]).ravel())(
+            jnp.concatenate([w.ravel() for w in factors])
+        )
+    )
+    euclidean, natural = pb.ntk(FULL, factors), pb.natural_ntk(FULL, factors)
+    assert np.allclose(euclidean.matrix(), j @ j.T, rtol=1e-12, atol=1e-12) and np.allclose(
+        natural.matrix(), np.eye(25), atol=1e-11
+    )
+    # Pushing what a singular metric does not see still moves what it sees: G⁺Jᵀc, c outside the
+    # range of M.
+    m = np.diag(np.asarray(MASK, float).ravel())
+    dense = j @ np.linalg.pinv(j.T @ m @ j, rcond=1e-10) @ j.T
+    assert (
+        np.allclose(pb.natural_ntk(MASKED, factors).matrix(), dense, atol=1e-10)
+        and np.abs(dense[:, 2]).max() > 0.01
+    )
+    assert np.allclose(euclidean.column(2, 2), (j @ j.T)[:, 12].reshape(D, D), atol=1e-12)
+    for kernel in (euclidean, natural):
+        errors = [
+            float(jnp.linalg.norm(kernel.discrete_column(2, 2, step=h) - kernel.column(2, 2)))
+            for h in (1e-2, 5e-3, 2.5e-3)
+        ]
+        assert np.allclose(np.diff(np.log2(errors)), -1, atol=0.02)
+    with pytest.raises(ValueError, match=r"one index for each of its axes.*product\(c\)"):
+        euclidean.column(2)
+    assert "depends on the parametrisation" in euclidean.reason
+    absent = pb.Composite(
+        lambda p, x: x[:, 0] * p[0], lambda z, y: z, measure=pb.Weights(jnp.asarray([1.0, 0.0]))
+    )
+    with pytest.raises(ValueError, match="samples of weight zero are absent"):
+        pb.ntk(absent, jnp.asarray([1.0]), (jnp.ones((2, 1)),))
+
+
+MODEL = testing.tanh_mlp(2, 3, 4, jax.random.key(0))
+X = normal(3, 2, seed=1)
+CATEGORICAL = pb.Composite(MODEL.function, metric=pb.metric.Categorical())
+
+
+@pytest.mark.slow
+def test_kernels_of_a_batch_watched_elsewhere():
+    at = normal(2, 2, seed=5)
+    kernel = pb.natural_ntk(CATEGORICAL, MODEL.params, (X, jnp.asarray([0, 1, 2])), at=at)
+    dense = testing.reference_natural_gradient(
+        pb.Composite(MODEL.function, metric=pb.metric.Categorical()),
+        MODEL.params,
+        (X, jnp.asarray([0, 1, 2])),
+    )
+    flat, unravel = jax.flatten_util.ravel_pytree(MODEL.params)
+    there = np.asarray(jax.jacfwd(lambda p: MODEL.function(unravel(p), at).ravel())(flat))
+    g = dense.jacobian.T @ dense.metric @ dense.jacobian
+    # Only covectors that the softmax sees (of sum zero) are in the range of the metric.
+    c = np.array([[1.0, -1.0, 0.0], [0.0, 0.5, -0.5], [0.2, -0.1, -0.1]])
+    expected = there @ np.linalg.pinv(g, rcond=1e-12) @ dense.jacobian.T @ c.ravel()
+    assert np.allclose(np.asarray(kernel.product(jnp.asarray(c))).ravel(), expected, rtol=1e-7)
+    assert kernel.matrix().shape == (6, 9)
+    with pytest.raises(ValueError, match=r"at=\.\.\. is for models with data"):
+        pb.ntk(FULL, deep(1), at=at)

@@ -1,0 +1,29 @@
+"""The registries of the tests: complete, and without doubles."""
+
+import jax.numpy as jnp
+import pytest
+from helpers import INVERSES, METRICS, MODELS, SOLVERS
+
+import pullback as pb
+
+
+def test_the_registry_refuses_a_name_given_twice():
+    for registry in (METRICS, SOLVERS, INVERSES, MODELS):
+        with pytest.raises(KeyError, match="registered already"):
+            registry[next(iter(registry))] = None
+
+
+def test_every_public_solver_and_inverse_is_registered():
+    solvers = {
+        x
+        for x in vars(pb.solver).values()
+        if isinstance(x, type) and issubclass(x, pb.solver.AbstractSolver)
+    }
+    assert {type(x) for x in SOLVERS.values()} == solvers - {pb.solver.AbstractSolver}
+    inverses = {type(make(jnp.ones(2))) for make in INVERSES.values()}
+    public = [
+        getattr(pb, name) for name in pb.__all__
+    ]  # not vars(pb), which fills as names are used
+    assert inverses == {
+        x for x in public if isinstance(x, type) and issubclass(x, pb.AbstractInverse)
+    } - {pb.AbstractInverse}

@@ -1,0 +1,89 @@
+"""The rows A = SᵀJ: results do not depend on the chunk, and the two products are adjoint."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import distance, normal
+
+import pullback as pb
+from pullback import testing
+
+MODEL = testing.tanh_mlp(3, 2, 4, jax.random.key(0))
+
+
+def square(z, y):
+    return jnp.sum((z - y) ** 2, axis=1) / 2
+
+
+def make(samples, coupled=False, function=MODEL.function, metric=None):
+    problem = pb.Composite(
+        function, square, pb.metric.Gaussian() if metric is None else metric, coupled=coupled
+    )
+    return testing.Example(problem, MODEL.params, (normal(samples, 3), normal(samples, 2, seed=1)))
+
+
+def memory_of(chunk, metric):
+    """A bound in bytes that allows blocks of so many samples."""
+    return 3 * (metric.linear.like.size // metric.count) * metric.size * 8 * chunk
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_the_result_does_not_depend_on_the_chunk(chunk):
+    """7 samples: whole blocks, remainders of one and more, one block."""
+    example = make(7, metric=pb.metric.Bernoulli())
+    whole = pb.pullback(*example)
+    parts = pb.pullback(*example, memory=memory_of(chunk, whole))
+    assert parts.chunk == min(chunk, 7)
+    assert distance(parts.jacobian(), whole.jacobian()) < 1e-15
+    assert distance(parts.matrix(), whole.matrix()) < 1e-14
+    assert distance(whole.matrix(), testing.reference_natural_gradient(*example).matrix) < 1e-13
+
+
+@pytest.mark.parametrize(
+    "solver", [pb.solver.SVD(), pb.solver.Primal(), pb.solver.Dual()], ids=lambda s: s.name
+)
+def test_the_natural_gradient_does_not_depend_on_the_chunk(solver):
+    example = make(7)
+    expected = testing.reference_natural_gradient(*example)
+    for memory in (1, memory_of(3, pb.pullback(*example))):
+        assert (
+            distance(
+                pb.natural_gradient(*example, solver=solver, memory=memory).vector, expected.vector
+            )
+            < 1e-9
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_are_adjoint_where_they_are_used_in_the_same_program(dtype):
+    """XLA of jaxlib 0.10 loses the gradient of the second bias from a sum of padded gradients that
+    it fuses with a dot product; at this size it does.
+    """
+    rng = np.random.default_rng(0)
+    params = [
+        [jnp.asarray(rng.standard_normal(s) / 16, dtype) for s in ((a, b), (b,))]
+        for a, b in ((64, 256), (256, 256), (256, 10))
+    ]
+    x = jnp.asarray(rng.standard_normal((256, 64)), dtype)
+
+    def model(params, x):
+        for w, b in params[:-1]:
+            x = jnp.tanh(x @ w + b)
+        return x @ params[-1][0] + params[-1][1]
+
+    problem = pb.Composite(model, metric=pb.metric.Categorical())
+    v, y = (jnp.asarray(rng.standard_normal(n), dtype) for n in (85002, 2304))
+
+    @jax.jit
+    def pairings(params, x, v, y):
+        metric = pb.pullback(problem, params, (x, jnp.zeros(256, jnp.int32)))
+        return jnp.vdot(y, metric.unit_mv(v)), jnp.vdot(metric.unit_rmv(y), v)
+
+    with jax.numpy_rank_promotion("allow"):
+        pushed, pulled = pairings(params, x, v, y)
+    # Rounding is of the order of the norms over the root of the number of terms; what was lost was
+    # some percent.
+    assert abs(float(pushed - pulled)) < (1e-3 if dtype == "float32" else 1e-11) * abs(
+        float(pushed)
+    )
