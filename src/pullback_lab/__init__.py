@@ -1,3 +1,1 @@
-"""The laboratory: every claim of the sources run and judged, published problems, and the command
-line.
-"""
+"""The laboratory of `pullback`: the claims of its sources, published problems, the command line."""

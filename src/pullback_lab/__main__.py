@@ -1,4 +1,4 @@
-"""`python -m pullback` is the command `pullback`."""
+"""`python -m pullback_lab` is the command `pullback`."""
 
 from .cli import main
 

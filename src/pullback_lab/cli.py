@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""The command line. No module that imports JAX is imported before a command needs it."""
 
 import difflib
 import enum
@@ -11,12 +11,12 @@ from typing import Annotated
 try:
     import typer
 except ModuleNotFoundError:
-    sys.exit("The command line needs typer and rich: pip install 'pullback[cli]'.")
+    sys.exit("The command line needs typer and rich: pip install 'pullback[lab]'.")
 
-REGISTRY = "pullback_lab.papers"
+from .papers import REGISTRY, Budget
 
 app = typer.Typer(
-    help="Exact natural gradients: run the claims of the sources, and see what holds.",
+    help="Exact natural gradients: run the claims of the sources and print which of them hold.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,13 +25,14 @@ app = typer.Typer(
 
 
 class Size(enum.Enum):
-    """How much may be spent."""
+    """The values of `--budget`."""
 
     QUICK = "quick"
     FULL = "full"
 
 
 SEEDS = {Size.QUICK: 1, Size.FULL: 5}
+"""The default of `--seeds`."""
 
 
 @app.command()
@@ -39,7 +40,7 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CLAIM]...", help="Which claims (see `pullback claims`); all if left out."
+            metavar="[CLAIM]...", help="Which claims (see `pullback claims`); defaults to all."
         ),
     ] = None,
     budget: Annotated[
@@ -50,32 +51,31 @@ def reproduce(
         int | None,
         typer.Option(
             min=1,
-            help="Repetitions where chance plays a part; 1 if quick, 5 if full.",
+            help="Repetitions of what is random; defaults to 1 if quick, 5 if full.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Run claims, print what holds, write a report.
+    """Run claims, print the verdicts, write a report.
 
-    What is finished is kept in the folder: after Ctrl-C the same command goes on from there. Exit
-    code 1 if a verdict differs from the one on record, 2 if the command cannot be run as given, 130
+    Finished results are kept in the folder; after Ctrl-C the same command resumes the run. The exit
+    code is 1 if a verdict differs from the one on record, 2 if the arguments are invalid, and 130
     after Ctrl-C.
     """
-    _writable(out)
+    chosen = _known(names or [])
+    _check_writable(out)
     from rich.console import Console
 
-    from .papers import Budget
-    from .report import Screen, page, publish, show, summary
+    from .report import publish
     from .report import reproduce as run
+    from .report.terminal import Screen, show
 
-    chosen = _known(names or [])
     size = Budget(budget is Size.FULL, SEEDS[budget] if seeds is None else seeds)
-    errors = Console(stderr=True)
-    with Screen(errors) as screen:
-        report = run(chosen, REGISTRY, out, size, screen)
+    with Screen(Console(stderr=True)) as screen:
+        report = run(REGISTRY, chosen, out, size, screen)
     console = Console()
     show(report, console if console.is_terminal else Console(width=132))
-    typer.echo(f"Report: {publish(report, out, page, summary)}")
+    typer.echo(f"Report: {publish(report, out)}")
     if not report.complete:
         raise typer.Exit(130)
     if report.differing:
@@ -87,10 +87,10 @@ def claims() -> None:
     """List the claims: name, verdict on record, statement."""
     from rich.console import Console
 
-    from .report import listing
+    from .report.terminal import listing
 
     console = Console()
-    listing(_registry(), console if console.is_terminal else Console(width=160))
+    listing(REGISTRY.values(), console if console.is_terminal else Console(width=160))
 
 
 @app.command()
@@ -98,38 +98,27 @@ def bench(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Ours and the floor only, in under two minutes; writes nothing."
+            "--quick", help="Time pullback and the floor only, in two minutes; writes nothing."
         ),
     ] = False,
 ) -> None:
-    """Time the natural gradient against its floor and its peers; from a checkout, where bench/ is."""
+    """Time the natural gradient against its floor and its peers; needs a checkout with bench/."""
     if not Path("bench/__main__.py").exists():
         typer.echo(
             "The benchmark is not part of the installed package: run `make bench` in a checkout.",
             err=True,
         )
         raise typer.Exit(2)
-    raise typer.Exit(
-        subprocess.run(
-            [sys.executable, "-m", "bench", *(["--quick"] if quick else [])], check=False
-        ).returncode
-    )
-
-
-def _registry() -> dict:
-    import importlib
-
-    return importlib.import_module(REGISTRY).claims()
+    command = [sys.executable, "-m", "bench", *(["--quick"] if quick else [])]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 def _known(names: Iterable[str]) -> list[str]:
-    """The names without repetition; those that are no claims are refused, with those they may have
-    been meant for.
-    """
-    known = _registry()
+    """The names without repetition; raises for an unknown name and suggests similar ones."""
     for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=3, cutoff=0.5)
+        if name not in REGISTRY:
+            wanted = name.lower().replace("_", "-")
+            near = difflib.get_close_matches(wanted, REGISTRY, n=3, cutoff=0.5)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise typer.BadParameter(
                 f"there is no claim {name!r}.{hint} `pullback claims` lists them.",
@@ -138,8 +127,8 @@ def _known(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _writable(out: Path) -> None:
-    """Refuse a folder that results cannot be written to, before anything is run."""
+def _check_writable(out: Path) -> None:
+    """Raise if results cannot be written to a folder, before anything is run."""
     store = out / "claims"
     try:
         store.mkdir(parents=True, exist_ok=True)

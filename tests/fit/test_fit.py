@@ -130,7 +130,7 @@ def test_a_nan_in_one_batch(tmp_path):
     fit = pb.fit(OPT, PARAMS, batches, 3, throw=False)
     assert list(fit.history["accepted"]) == [True, False, True]
     assert (
-        "`batch` contains a NaN" in pb._fit.message(fit.history["result"][1])
+        "`batch` contains a NaN" in message(fit.history["result"][1])
         and np.isfinite(fit.params["w"]).all()
     )
     assert same(fit.params, pb.fit(OPT, PARAMS, [batches[0], batches[2]], 2).params)

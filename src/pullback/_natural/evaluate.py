@@ -1,5 +1,5 @@
-r"""A problem at a point, before anything is factorised: \(z\), \(L\), \(c = \partial L/\partial
-z\), and \(c\) lifted to \(r\), \(Sr = c\).
+r"""A problem at a point, before anything is factorised: \(z\), \(L\), \(c = \partial L/\partial z\),
+and \(c\) lifted to \(r\), \(Sr = c\).
 """
 
 from collections.abc import Callable
@@ -11,22 +11,34 @@ from jaxtyping import Array
 
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
-from .._problem.composite import Batch, Composite, check_batch, sample_count
+from .._problem.composite import Composite, Objective
+from .._problem.batch import Batch
+from .._problem.validate import check_batch
 from .._rows.linearise import Linearisation, linearise
-from .._rows.pullback import PullbackMetric, at_point
-from ..inverse._base import AbstractInverse
+from .._rows.rows import Rows, rows_at
 from ..metric._base import AbstractLikelihood
-from ..solver._base import AbstractSolver
-from .stats import ratio
 
 
-class Assembled(eqx.Module):
+class Lifted(eqx.Module):
+    """An output covector in the whitened space."""
+
+    r: Array
+    """r with S r = c, its grading divided out."""
+    outside: OutputCovector | None
+    """The part of c outside the range of M; `None` if there cannot be any."""
+    share: Scalar
+    """The fraction of c inside."""
+
+
+class Evaluation(eqx.Module):
     """A problem at a point, before anything is factorised."""
 
-    metric: PullbackMetric
+    objective: Objective
+    """The problem on the batch of the loss."""
+    rows: Rows
+    """A, on the batch of the metric; Euclidean gauge."""
     linear: Linearisation
     """The model on the batch of the loss."""
-    batch: Batch
     value: Scalar
     differential: OutputCovector
     covector: Flat
@@ -36,82 +48,107 @@ class Assembled(eqx.Module):
     outside: Flat | None
     """What enters as a parameter covector; `None` if there is nothing."""
     share: Scalar
-    """The share of the output covector in the range of the metric."""
+    """The fraction of the output covector in the range of the metric."""
 
 
-def assemble(
+def evaluate(
     problem: Composite,
     params: Params,
     batch: Batch,
-    metric_batch: Batch | None,
-    inverse: AbstractInverse,
-    solver: AbstractSolver,
-    memory: int,
+    metric_batch: Batch | None = None,
+    memory: int | None = None,
     penalty: Callable[[Params], Scalar] | None = None,
-) -> Assembled:
-    """Linearise, differentiate the loss, lift."""
+) -> Evaluation:
+    """Linearise, differentiate the loss, lift; R(θ) = `penalty` is added to the loss."""
     # Shapes are checked while tracing, so that a second call does not trace the model again.
     check_batch(problem, params, batch)
-    if metric_batch is not None:
+    objective = problem.at(batch)
+    if metric_batch is None:
+        rows = _rows(objective, params, memory)
+        linear = rows.linear
+    else:
         check_batch(problem, params, metric_batch)
-    metric = at_point(
-        problem, params, batch if metric_batch is None else metric_batch, inverse, solver, memory
-    )
-    if metric_batch is None:
-        linear, batch = metric.linear, metric.batch
-    else:
+        rows = _rows(problem.at(metric_batch), params, memory)
         moving, carried = split(params)
-        linear = linearise(
-            lambda moving: problem.outputs(eqx.combine(moving, carried), batch.inputs),
-            moving,
-            metric.structure,
-        )
-    value, c = problem.value_and_differential(linear.outputs, batch)
-    covector = linear.pull(c).astype(metric.dtype)
+        outputs = lambda p: objective.outputs(eqx.combine(p, carried))
+        linear = linearise(outputs, moving, rows.structure)
+    value, c = problem.value_and_differential(linear.outputs, objective.batch)
+    covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
-        r, c_outside, share = lift(metric, c)
-        g = None if c_outside is None else linear.pull(c_outside).astype(metric.dtype)
+        lifted = lift(rows, c)
+        r, share = lifted.r, lifted.share
+        outside = None if lifted.outside is None else rows.pull_output(lifted.outside)
     else:
-        r, g, share = None, covector, jnp.asarray(jnp.nan, metric.dtype)
+        r, outside, share = None, covector, jnp.asarray(jnp.nan, rows.dtype)
     if penalty is not None:
         moving, carried = split(params)
-        more, p = jax.value_and_grad(lambda moving: penalty(eqx.combine(moving, carried)))(moving)
-        p = metric.structure.ravel(p).astype(metric.dtype)
-        value, covector, g = (
-            value + more.astype(value.dtype),
-            covector + p,
-            p if g is None else g + p,
-        )
-    return Assembled(metric, linear, batch, value, c, covector, r, g, share)
+        more, p = jax.value_and_grad(lambda p: penalty(eqx.combine(p, carried)))(moving)
+        p = rows.structure.ravel(p).astype(rows.dtype)
+        value = value + more.astype(value.dtype)
+        covector = covector + p
+        outside = p if outside is None else outside + p
+    return Evaluation(objective, rows, linear, value, c, covector, r, outside, share)
 
 
-def lift(metric: PullbackMetric, c: OutputCovector) -> tuple[Array, OutputCovector | None, Scalar]:
-    """r without its grading, the part of c outside the range of M (`None` if there cannot be any),
-    and the share inside.
+def _rows(objective: Objective, params: Params, memory: int | None) -> Rows:
+    return rows_at(objective, params) if memory is None else rows_at(objective, params, memory)
+
+
+def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
+    """Return the same problem with another gradient, g = α (the own one) + e.
+
+    What is along the own one keeps its lift, which squares no condition number; e is a parameter
+    covector, and none if it is no more than the rounding of two ways to differentiate one loss.
     """
-    problem, batch = metric.problem, metric.batch
-    one = jnp.ones((), metric.dtype)
+    own = evaluation.covector
+    g = g.astype(own.dtype)
+    square = jnp.vdot(own, own)
+    alpha = jnp.where(square > 0, jnp.vdot(g, own) / jnp.where(square > 0, square, 1.0), 1.0)
+    e = g - alpha * own
+    noise = jnp.sqrt(jnp.finfo(own.dtype).eps) * jnp.linalg.norm(g)
+    e = jnp.where(jnp.linalg.norm(e) > noise, e, 0.0)
+    lifted = None if evaluation.lifted is None else alpha * evaluation.lifted
+    outside = e if evaluation.outside is None else alpha * evaluation.outside + e
+    where = lambda x: (x.covector, x.lifted, x.outside)
+    return eqx.tree_at(where, evaluation, (g, lifted, outside), is_leaf=lambda x: x is None)
+
+
+def lift(rows: Rows, c: OutputCovector) -> Lifted:
+    """Return r, what of c is outside the range of M, and the fraction inside.
+
+    c is not used where the metric lifts its own likelihood in closed form.
+    """
+    objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
+    one = jnp.ones((), dtype)
     if problem.loss is None:
         assert isinstance(problem.metric, AbstractLikelihood)
-        r = jax.vmap(problem.metric.likelihood_lift)(metric.outputs, batch.targets).ravel()
-        return jnp.where(metric.active, r.astype(metric.dtype), 0.0), None, one
-    r = metric.root.unit_lift(c).astype(metric.dtype)
-    weights = jnp.ones((), metric.dtype)
-    if batch.inputs is not None and not problem.metric.couples_samples:
-        weights = problem.measure.weights(sample_count(metric.outputs), metric.dtype)
-        rows = jnp.repeat(weights, metric.rows // weights.shape[0], total_repeat_length=metric.rows)
-        r = r / jnp.where(rows > 0, rows, 1.0)
-    r = jnp.where(metric.active, r, 0.0)
+        r = jax.vmap(problem.metric.likelihood_lift)(rows.outputs, objective.batch.targets).ravel()
+        return Lifted(jnp.where(rows.active, r.astype(dtype), 0.0), None, one)
+    r = rows.root.unit_lift(c).astype(dtype)
+    weights = one
+    if objective.has_data and not problem.metric.couples_samples:
+        # The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the grading,
+        # the other one comes off here.
+        weights = problem.measure.weights(objective.count, dtype)
+        m = rows.shape[0]
+        repeated = jnp.repeat(weights, m // weights.shape[0], total_repeat_length=m)
+        r = r / jnp.where(repeated > 0, repeated, 1.0)
+    r = jnp.where(rows.active, r, 0.0)
     if problem.metric.nonsingular and problem.measure.positive:
-        return r, None, one
-    graded = jnp.where(metric.active, jnp.exp(2 * metric.log_scale) * r, 0.0)
-    inside = metric.root.unit(graded.astype(metric.linear.like.dtype))
+        return Lifted(r, None, one)
+    like = rows.linear.like
+    graded = jnp.where(rows.active, jnp.exp(2 * rows.log_scale) * r, 0.0)
+    inside = rows.root.unit(graded.astype(like.dtype))
     outside = jax.tree.map(jnp.subtract, c, inside)
-    like = metric.linear.like
     size, total = jnp.linalg.norm(like.ravel(outside)), jnp.linalg.norm(like.ravel(c))
     # Rounding of c itself (p - 1 at a saturated p, absolute 1e-16 of a loss of order one) is not a
     # part outside the range.
     noise = 64 * jnp.finfo(like.dtype).eps * (total + jnp.linalg.norm(weights).astype(like.dtype))
     outside = jax.tree.map(lambda x: jnp.where(size > noise, x, jnp.zeros_like(x)), outside)
-    share = jnp.where(size > noise, ratio(jnp.linalg.norm(like.ravel(inside)), total), 1.0)
-    return r, outside, share.astype(metric.dtype)
+    share = jnp.where(size > noise, fraction(jnp.linalg.norm(like.ravel(inside)), total), 1.0)
+    return Lifted(r, outside, share.astype(dtype))
+
+
+def fraction(a: Scalar, b: Scalar) -> Scalar:
+    """Return a/b of two norms, and 1 for 0/0."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 1.0)

@@ -1,38 +1,40 @@
-r"""A problem near a point: what a step rule may ask.
+r"""The formula, once: a problem at a point, evaluated, factorised, solved and judged.
 
-With \(g = \partial(L + R)\) (\(R\) a penalty on the parameters, if there is one) and the pullback
-metric in the place of the Hessian, a displacement \(d\) is predicted to change the loss by
+\[ \delta = A^+ r + G^+ g_x, \]
+
+with \(Sr = c\) and, if part of \(c\) is outside the range of \(M\), \(g_x = J^\top(c - Sr)\), so that
+\(\delta = G^+ J^\top c\) always. A gradient whose metric is averaged over another batch has no
+\(r\), and \(g_x = J^\top c\); a penalty \(R(\theta)\) adds \(\partial R\) to \(g_x\).
+
+With \(g = \partial(L + R)\) and the pullback metric in the place of the Hessian, a displacement
+\(d\) is predicted to change the loss by
 
 \[ q(d) = g^\top d + \tfrac12 \|A d\|^2 , \]
 
-which \(d = -\delta\) minimises. Where it takes the loss in truth, and how far in the metric's own
-divergence, is asked of the model.
-
-A penalty has no output covector: \(\partial R\) enters as a parameter covector. `MoorePenrose` and
-`TruncatedRank` follow the part of it in the range of \(G\) and leave the rest; a damped inverse
-divides the rest by \(\lambda\). `Stats.covector_share` is the share of \(g\) in the range.
+which \(d = -\delta\) minimises. A natural gradient, a step of the optimiser, the right-hand side of
+a flow and a tangent kernel are four readers of this object.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.results import RESULTS
-from .._base.types import Flat, Params, Scalar
-from .._problem.composite import Batch, Composite
-from .._rows.gauge import EuclideanGauge
-from .._rows.pullback import PullbackMetric
-from ..inverse._base import AbstractInverse, MoorePenrose, Tikhonov
-from ..solver._base import AbstractSolver, Factorised, whiten
-from ..solver._dual import DualFactors
-from ..solver._krylov import Krylov
-from .evaluate import Assembled, assemble
-from .outcome import judge
-from .stats import Stats, largest_log_scale, measure
+from .._base.tree import split
+from .._base.types import Flat, OutputCovector, Params, Scalar
+from .._problem.batch import Batch
+from .._problem.composite import Composite
+from .._rows.rows import Rows
+from ..inverse._base import AbstractInverse
+from ..solver._base import AbstractFactors
+from ..solver._strategy import Strategy
+from .derivative import stop, with_derivative
+from .evaluate import Evaluation, evaluate, follow, lift
+from .outcome import outcome
+from .stats import Stats, statistics
 
 
 class Curve(eqx.Module):
@@ -42,61 +44,156 @@ class Curve(eqx.Module):
     acceleration: Flat | None
 
     def __call__(self, t: Scalar | float) -> Flat:
-        """The displacement at t."""
+        """Return the displacement at t.
+
+        **Arguments:**
+
+        - `t`: how far along.
+        """
         t = jnp.asarray(t, self.velocity.dtype)
         straight = t * self.velocity
         return straight if self.acceleration is None else straight + t * t / 2 * self.acceleration
 
 
-class Local(eqx.Module):
-    """The loss near a point, factorised once."""
+class Subproblem(eqx.Module):
+    """A problem near a point: evaluated once, factorised once, solved once."""
 
-    assembled: Assembled
-    factorised: Factorised
-    """The factors of e^-shift A."""
+    evaluation: Evaluation
+    rows: Rows
+    """e^-shift A, in the gauge of the inverse."""
+    inverse: AbstractInverse
+    factors: AbstractFactors
+    damping: Scalar | None
+    """λ, of the inverse or of `damped`; `None` if the solution is undamped."""
     shift: Scalar
-    penalty: Callable | None
-    constraint: Callable | None
-    bend: float | None = eqx.field(static=True)
-    """The largest ratio of acceleration to velocity with which a curve is bent; straight lines if
-    `None`.
-    """
-
-    @property
-    def metric(self) -> PullbackMetric:
-        """The pullback metric at the point."""
-        return self.assembled.metric
+    """The logarithm of a common factor that was divided out of A."""
+    natural: Flat
+    """δ, the natural gradient, in the coordinates of the parameters."""
+    penalty: Callable | None = None
+    constraint: Callable | None = None
+    bend: float | None = eqx.field(static=True, default=None)
+    """The largest ratio of acceleration to velocity of a bent curve; `None` for straight lines."""
+    solver: str = eqx.field(static=True, default="")
 
     @property
     def value(self) -> Scalar:
         """The loss at the point, penalty included."""
-        return self.assembled.value.astype(self.metric.dtype)
+        return self.evaluation.value.astype(self.dtype)
 
-    # ---- where to
-    # ---------------------------------------------------------------------------------------------------------
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the linear algebra."""
+        return self.rows.dtype
+
+    # ---- solutions ------------------------------------------------------------------------------
+
+    def solve(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
+        """Return A⁺(e^ℓ r) + G⁺ g for any right-hand sides.
+
+        **Arguments:**
+
+        - `r`: a lifted covector, its grading divided out; `None` for zero.
+        - `g`: a flat parameter covector; `None` for zero.
+        """
+        eta = _solve(self.factors, self.rows, self.solver, r, self._scaled(g))
+        return self.rows.to_params(eta)
+
+    def solve_output(self, c: OutputCovector) -> Flat:
+        """Return G⁺ Jᵀ c for an output covector on the batch of the metric.
+
+        **Arguments:**
+
+        - `c`: an output covector.
+        """
+        lifted = lift(self.evaluation.rows, c)
+        outside = lifted.outside
+        return self.solve(
+            lifted.r, None if outside is None else self.evaluation.rows.pull_output(outside)
+        )
+
+    def damped(self, damping: Scalar) -> "Subproblem":
+        """Return the same subproblem with (G + λ)⁻¹ on what the inverse keeps.
+
+        **Arguments:**
+
+        - `damping`: λ ≥ 0.
+        """
+        damping = damping.astype(self.dtype)
+        factors = self.factors.damped(damping)
+        evaluation = self.evaluation
+        g = self._scaled(evaluation.outside)
+        eta = _solve(factors, self.rows, self.solver, evaluation.lifted, g)
+        where = lambda s: (s.factors, s.damping, s.natural)
+        new = (factors, damping, self.rows.to_params(eta))
+        return eqx.tree_at(where, self, new, is_leaf=lambda x: x is None)
+
+    def bent(self, bound: float) -> "Subproblem":
+        """Return the same subproblem, with curves along which the outputs move straight.
+
+        **Arguments:**
+
+        - `bound`: the largest ‖a‖/‖d‖ with which the second order is used.
+        """
+        return eqx.tree_at(lambda s: s.bend, self, bound, is_leaf=lambda x: x is None)
+
+    def judge(self, vector: Flat | None = None, check_samples: bool = False) -> tuple[Stats, RESULTS]:
+        """Return the statistics of a solution, and whether anything went wrong on the way to it.
+
+        **Arguments:**
+
+        - `vector`: a solution δ of this subproblem; defaults to `natural`.
+        - `check_samples`: whether to compare the batch with single samples.
+        """
+        evaluation = self.evaluation
+        vector = self.natural if vector is None else vector
+        stats = statistics(
+            self.rows,
+            self.inverse,
+            self.factors,
+            self.solver,
+            self.damping,
+            self.rows.from_params(vector),
+            evaluation.lifted,
+            self._scaled(evaluation.outside),
+            evaluation.share,
+            self.shift,
+        )
+        damped = self.damping is not None
+        result = outcome(
+            evaluation, self.rows, self.inverse, self.factors, damped, vector, stats, check_samples
+        )
+        return stats, result
+
+    def _scaled(self, g: Flat | None) -> Flat | None:
+        """Return a parameter covector for e^-shift A, in orthonormal coordinates."""
+        return None if g is None else self.rows.pull(jnp.exp(-2 * self.shift) * g)
+
+    # ---- where to -------------------------------------------------------------------------------
 
     def direction(self, previous: Flat | None = None) -> Flat:
-        """The step d of least (d - p)ᵀW(d - p) among those that minimise q, W the gauge; damped,
-        the trade-off between the two.
+        """Return the step d of least (d - p)ᵀW(d - p) among those that minimise q, W the gauge.
 
         It is p - A⁺(r + A p) - G⁺ g_x: the previous step p, corrected by no more than what the
-        metric asks for.
+        metric asks for. Damped, it is the trade-off between the two.
+
+        **Arguments:**
+
+        - `previous`: p; defaults to zero, which is the natural gradient step.
         """
-        r, g, metric = self.assembled.lifted, self.assembled.outside, self.metric
-        right = jnp.zeros(metric.rows, metric.dtype) if r is None else r
-        if previous is not None:
-            right = right + self.unit_mv(previous)
-        d = -self.factorised.lifted(right)
-        if g is not None:
-            d = d - self.factorised.covector(jnp.exp(-2 * self.shift) * g)
-        return d if previous is None else previous + d
+        if previous is None:
+            return -self.natural
+        return previous - self.natural - self.solve(self.unit_push(previous), None)
 
     def curve(self, d: Flat) -> Curve:
-        r"""The curve that sets out along d.
+        r"""Return the curve that sets out along d.
 
-        Bent: \(f(\theta + td + t^2a/2) = f + t\,Jd + \tfrac12 t^2\,(d^2f[d, d] + Ja) + O(t^3)\),
-        and \(a = -A^+ S^\top d^2f[d, d]\) takes away of the second-order term what the model can,
-        so that the outputs move along a straight line. The factors are those of the step.
+        Bent: \(f(\theta + td + t^2a/2) = f + t\,Jd + \tfrac12 t^2\,(d^2f[d, d] + Ja) + O(t^3)\), and
+        \(a = -A^+ S^\top d^2f[d, d]\) takes away of the second-order term what the model can, so
+        that the outputs move along a straight line. The factors are those of the step.
+
+        **Arguments:**
+
+        - `d`: a flat vector.
         """
         if self.bend is None:
             return Curve(d, None)
@@ -104,165 +201,210 @@ class Local(eqx.Module):
         return Curve(d, jnp.where(self.curvature(d, a) <= self.bend, a, 0.0))
 
     def acceleration(self, d: Flat) -> Flat:
-        """a of `curve`."""
-        metric = self.metric
-        v = d.astype(metric.structure.dtype)
+        """Return a of `curve`.
+
+        **Arguments:**
+
+        - `d`: a flat vector.
+        """
+        rows = self.evaluation.rows
+        like, carried = rows.structure, split(rows.params)[1]
+        v = d.astype(like.dtype)
+
+        def outputs(flat):
+            return rows.objective.outputs(eqx.combine(like.unravel(flat), carried))
 
         def velocity(flat):
-            return eqx.filter_jvp(metric.function, (flat,), (v,))[1]
+            return eqx.filter_jvp(outputs, (flat,), (v,))[1]
 
-        _, second = eqx.filter_jvp(velocity, (metric.point,), (v,))
-        unit = metric.root.unit_transpose(second).astype(metric.dtype)
-        return -self.factorised.lifted(jnp.where(metric.active, unit, 0.0))
+        _, second = eqx.filter_jvp(velocity, (like.ravel(rows.params),), (v,))
+        return -self.solve(rows.unit_output(second), None)
 
     def curvature(self, d: Flat, a: Flat) -> Scalar:
-        """‖a‖/‖d‖; 0 for a step of length zero."""
+        """Return ‖a‖/‖d‖; 0 for a step of length zero.
+
+        **Arguments:**
+
+        - `d`, `a`: velocity and acceleration.
+        """
         size = jnp.linalg.norm(d)
         return jnp.where(size > 0, jnp.linalg.norm(a) / jnp.where(size > 0, size, 1.0), 0.0)
 
-    # ---- how far
-    # ----------------------------------------------------------------------------------------------------------
+    # ---- how far --------------------------------------------------------------------------------
 
     def point(self, displacement: Flat) -> Params:
-        """The parameters there, brought back to the constraint if there is one."""
-        metric = self.metric
-        params = metric._params(metric.point + displacement.astype(metric.structure.dtype))
+        """Return the parameters there, brought back to the constraint if there is one.
+
+        **Arguments:**
+
+        - `displacement`: a flat vector.
+        """
+        rows = self.evaluation.rows
+        like, carried = rows.structure, split(rows.params)[1]
+        flat = like.ravel(rows.params) + displacement.astype(like.dtype)
+        params = eqx.combine(like.unravel(flat), carried)
         return params if self.constraint is None else self.constraint(params)
 
     def value_at(self, displacement: Flat) -> Scalar:
-        """The loss there, penalty included; +inf where it is not finite."""
-        a, params = self.assembled, self.point(displacement)
-        value = a.metric.problem.value(a.metric.problem.outputs(params, a.batch.inputs), a.batch)
+        """Return the loss there, penalty included; +inf where it is not finite.
+
+        **Arguments:**
+
+        - `displacement`: a flat vector.
+        """
+        params = self.point(displacement)
+        value = self.evaluation.objective.value(params)
         if self.penalty is not None:
             value = value + self.penalty(params).astype(value.dtype)
-        return jnp.where(jnp.isfinite(value), value, jnp.inf).astype(self.metric.dtype)
+        return jnp.where(jnp.isfinite(value), value, jnp.inf).astype(self.dtype)
 
     def slope(self, d: Flat) -> Scalar:
-        """-g·d, the decrease to first order."""
-        return -jnp.vdot(self.assembled.covector, d)
+        """Return -g·d, the decrease to first order.
+
+        **Arguments:**
+
+        - `d`: a flat vector.
+        """
+        return -jnp.vdot(self.evaluation.covector, d)
 
     def predicted(self, d: Flat) -> Scalar:
-        """-q(d), the decrease that the model with the metric for a Hessian predicts."""
+        """Return -q(d), the decrease predicted with the metric for a Hessian.
+
+        **Arguments:**
+
+        - `d`: a flat vector.
+        """
         return self.slope(d) - self.norm(d) ** 2 / 2
 
     def norm(self, d: Flat) -> Scalar:
-        """‖A d‖, the length in the metric."""
-        return jnp.linalg.norm(jnp.exp(self.metric.log_scale) * self.unit_mv(d))
+        """Return ‖A d‖, the length in the metric.
 
-    def unit_mv(self, v: Flat) -> Float[Array, " m"]:
-        """Â v: that of `metric`, from its rows if they are at hand."""
-        operator = self.factorised.operator
-        return (
-            operator.unit_mv(v)
-            if isinstance(operator.gauge, EuclideanGauge)
-            else self.metric.unit_mv(v)
-        )
+        **Arguments:**
+
+        - `d`: a flat vector.
+        """
+        return jnp.linalg.norm(self.evaluation.rows.scale * self.unit_push(d))
+
+    def unit_push(self, d: Flat) -> Float[Array, " m"]:
+        """Return Â d, from the rows of the factors if they were formed.
+
+        **Arguments:**
+
+        - `d`: a flat vector.
+        """
+        return self.rows.unit_push(d)
 
     def divergence(self, displacement: Flat) -> Scalar:
-        """How far the outputs move, in the metric's divergence, averaged as the metric is; ½‖Ad‖²
-        to second order. NaN if it has none.
+        """Return how far the outputs move, in the metric's divergence; NaN if it has none.
+
+        It is ½‖Ad‖² to second order.
+
+        **Arguments:**
+
+        - `displacement`: a flat vector.
         """
-        metric, problem = self.metric, self.metric.problem
-        if not problem.metric.has_divergence or problem.metric.couples_samples:
-            return jnp.asarray(jnp.nan, metric.dtype)
-        moved = problem.outputs(self.point(displacement), metric.batch.inputs)
-        if metric.batch.inputs is None:
-            return (
-                problem.metric.observe(None, jnp.asarray(0))
-                .divergence(moved, metric.outputs)
-                .astype(metric.dtype)
-            )
-        arrays, rest = eqx.partition((moved, metric.outputs, metric.batch.targets), eqx.is_array)
-
-        def one(sample, index):
-            u, z, y = eqx.combine(sample, rest)
-            return problem.metric.observe(y, index).divergence(u, z)
-
-        count = metric.count
-        return problem.measure.total(jax.vmap(one)(arrays, jnp.arange(count))).astype(metric.dtype)
-
-    # ---- what is reported
-    # ---------------------------------------------------------------------------------------------------
-
-    def judged(self) -> tuple[Stats, RESULTS]:
-        """What is known of the natural gradient here, and whether anything went wrong on the way to
-        it.
-        """
-        a, factorised = self.assembled, self.factorised
-        g = (
-            None
-            if a.outside is None
-            else factorised.operator.gauge.pull(jnp.exp(-2 * self.shift) * a.outside)
-        )
-        right = jnp.zeros(self.metric.rows, self.metric.dtype) if a.lifted is None else a.lifted
-        eta = factorised.factors.lifted(right)
-        if g is not None:
-            eta = eta + factorised.factors.covector(g)
-        stats = measure(factorised, eta, a.lifted, g, a.share, self.shift)
-        vector = factorised.operator.gauge.lower(eta)
-        return stats, judge(a, vector, factorised, stats, False)
-
-    def with_factors(self, factorised: Factorised) -> "Local":
-        """The same problem with other factors."""
-        return eqx.tree_at(lambda local: local.factorised, self, factorised)
+        rows = self.evaluation.rows
+        if not rows.objective.has_divergence:
+            return jnp.asarray(jnp.nan, rows.dtype)
+        moved = rows.objective.outputs(self.point(displacement))
+        return rows.objective.divergence(moved, rows.outputs).astype(rows.dtype)
 
 
-def localise(
+def subproblem(
     problem: Composite,
     params: Params,
     batch: Batch,
-    metric_batch: Batch | None,
-    inverse: AbstractInverse,
-    solver: AbstractSolver,
-    memory: int,
+    strategy: Strategy,
+    metric_batch: Batch | None = None,
     *,
-    damped: bool = False,
     penalty: Callable | None = None,
     constraint: Callable | None = None,
-    covector: Array | None = None,
-    bend: Any = None,
-) -> Local:
-    """Assemble and factorise a problem at a point."""
-    a = assemble(problem, params, batch, metric_batch, inverse, solver, memory, penalty)
-    if covector is not None:
-        a = _follow(a, covector.astype(a.metric.dtype))
-    shape = (a.metric.rows, a.metric.size)
-    solver = solver.resolve(whiten(a.metric, inverse), inverse)
-    if (
-        damped
-        and isinstance(inverse, MoorePenrose)
-        and inverse.rtol is None
-        and not isinstance(solver, Krylov)
-    ):
-        # A cut-off that is a number: solvers then do not divide out the grading, with which damping
-        # does not commute.
-        inverse = MoorePenrose(max(shape) * float(jnp.finfo(a.metric.dtype).eps), inverse.gauge)
-    keep = damped or isinstance(inverse, Tikhonov)
-    shift = jnp.zeros((), a.metric.dtype) if keep else largest_log_scale(a.metric)
-    scaled = eqx.tree_at(lambda m: m.log_scale, a.metric, a.metric.log_scale - shift)
-    factorised = scaled.factorise(inverse, solver)
-    if isinstance(factorised.factors, DualFactors):
-        # Its rows, where it formed them, make products cheaper than a pass through the model.
-        factorised = eqx.tree_at(lambda f: f.operator, factorised, factorised.factors.rows.operator)
-    return Local(a, factorised, shift, penalty, constraint, bend)
+    covector: Flat | None = None,
+) -> Subproblem:
+    """Evaluate, plan, factorise and solve a problem at a point.
 
-
-def _follow(a: Assembled, g: Flat) -> Assembled:
-    """The same problem with another gradient, g = α (the own one) + e. What is along the own one
-    keeps its lift, which squares no condition number; e is a parameter covector, and none if it is
-    no more than the rounding of two ways to differentiate one loss.
+    `covector` is a gradient to follow in place of the own one; `constraint` brings parameters back
+    to where they may be.
     """
-    own = a.covector
-    square = jnp.vdot(own, own)
-    alpha = jnp.where(square > 0, jnp.vdot(g, own) / jnp.where(square > 0, square, 1.0), 1.0)
-    e = g - alpha * own
-    noise = jnp.sqrt(jnp.finfo(own.dtype).eps) * jnp.linalg.norm(g)
-    e = jnp.where(jnp.linalg.norm(e) > noise, e, 0.0)
-    lifted = None if a.lifted is None else alpha * a.lifted
-    outside = e if a.outside is None else alpha * a.outside + e
-    return eqx.tree_at(
-        lambda x: (x.covector, x.lifted, x.outside),
-        a,
-        (g, lifted, outside),
-        is_leaf=lambda x: x is None,
+    evaluation = evaluate(problem, params, batch, metric_batch, strategy.memory, penalty)
+    if covector is not None:
+        evaluation = follow(evaluation, covector)
+    return factorise(evaluation, strategy, penalty, constraint)
+
+
+def factorise(
+    evaluation: Evaluation,
+    strategy: Strategy,
+    penalty: Callable | None = None,
+    constraint: Callable | None = None,
+) -> Subproblem:
+    """Plan, factorise and solve what was evaluated."""
+    inverse = strategy.inverse
+    plain = evaluation.rows
+    # A common factor of A cancels in a homogeneous inverse: divide it out, or a batch that is
+    # saturated as a whole would underflow.
+    shift = jnp.zeros((), plain.dtype)
+    if inverse.homogeneous:
+        shift = stop(plain.largest_log_scale)
+    rows = plain.divided_by(shift).in_gauge(inverse.gauge)
+    solver, planned = strategy.solver.resolve(stop(rows), stop(inverse))
+    factors = solver.factorise(planned, stop(inverse))
+    _check_factors(factors, solver.name)
+    # Rows that a solver formed make products cheaper than a pass through the model.
+    formed = getattr(factors, "rows", None)
+    cheap = formed if isinstance(formed, Rows) and formed.dense is not None else None
+    g = evaluation.outside
+    g = None if g is None else rows.pull(jnp.exp(-2 * shift) * g)
+    eta = stop(_solve(factors, rows, solver.name, stop(evaluation.lifted), stop(g)))
+    r = evaluation.lifted
+    r = jnp.zeros(rows.shape[0], rows.dtype) if r is None else r
+    g = jnp.zeros(rows.shape[1], rows.dtype) if g is None else g
+    eta = with_derivative(eta, rows, inverse, r, g, factors=factors)
+    damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
+    return Subproblem(
+        evaluation=evaluation,
+        rows=rows if cheap is None else cheap,
+        inverse=inverse,
+        factors=factors,
+        damping=damping,
+        shift=shift,
+        natural=rows.to_params(eta),
+        penalty=penalty,
+        constraint=constraint,
+        solver=solver.name,
     )
+
+
+def _solve(
+    factors: AbstractFactors,
+    rows: Rows,
+    solver: str,
+    r: Float[Array, " m"] | None,
+    g: Flat | None,
+) -> Flat:
+    """Return Ã⁺(e^ℓ r) + (ÃᵀÃ)⁺ g in orthonormal coordinates."""
+    if r is None:
+        r = jnp.zeros(rows.shape[0], rows.dtype)
+    eta = _checked(factors.solve_lifted(r), rows, f"{solver}: solve_lifted(r)")
+    if g is None:
+        return eta
+    return eta + _checked(factors.solve_covector(g), rows, f"{solver}: solve_covector(g)")
+
+
+def _checked(eta: Any, rows: Rows, what: str) -> Flat:
+    """Raise a `ValueError` if factors return another shape or dtype than that of a vector."""
+    shape, dtype = jnp.shape(eta), jnp.result_type(eta)
+    if shape != (rows.shape[1],) or dtype != rows.dtype:
+        raise ValueError(
+            f"{what} must return a flat vector of shape {(rows.shape[1],)} and dtype {rows.dtype}, "
+            f"got shape {shape} and dtype {dtype}."
+        )
+    return eta
+
+
+def _check_factors(factors: Any, solver: str) -> None:
+    if not isinstance(factors, AbstractFactors):
+        raise ValueError(
+            f"{solver}.factorise(rows, inverse) must return pullback.solver.AbstractFactors, got "
+            f"{type(factors).__name__}."
+        )

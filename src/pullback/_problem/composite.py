@@ -1,34 +1,28 @@
-r"""`Composite`: the problem \(J(\theta) = L(f(\theta))\), a model, a loss, a geometry of the
-outputs and a measure on the samples.
+r"""`Composite`: the problem \(J(\theta) = L(f(\theta))\): a model, a loss, a geometry of the outputs
+and a measure on the samples.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import PyTree
 
-from .._base.tree import refuse_complex, split
+from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
+from .batch import Batch, as_batch, replace_absent, sample_count
 from .measure import AbstractMeasure, Mean
 
 
-class Batch(NamedTuple):
-    """Inputs and targets; both `None` for a model without data."""
-
-    inputs: Any
-    targets: Any
-
-
 class Composite(eqx.Module):
-    """A composite optimisation problem.
+    """A composite optimisation problem: `Composite(model, loss, metric)`.
 
-    Samples are independent given the parameters, `outputs[i]` depends on `inputs[i]` only; a model
-    that mixes samples is declared with `coupled=True`.
+    Samples are independent given the parameters: `outputs[i]` depends on `inputs[i]` only. Declare
+    a model that mixes samples with `coupled=True`.
     """
 
     model: Callable
@@ -52,10 +46,10 @@ class Composite(eqx.Module):
         - `model`: `model(params, inputs) -> outputs` with a leading sample axis on every leaf of
             the outputs; without data `model(params) -> outputs`, one point of the output space.
         - `loss`: `loss(outputs, targets)` (without targets `loss(outputs)`), one number per sample
-            or a scalar. Left out, it is the negative log-likelihood of the metric, which stays
-            exact when the model saturates.
-        - `metric`: the geometry of the outputs; `Euclidean()` if left out.
-        - `measure`: how samples are averaged; `Mean()` if left out.
+            or a scalar. Defaults to the negative log-likelihood of the metric, which stays exact
+            when the model saturates.
+        - `metric`: the geometry of the outputs; defaults to `Euclidean()`.
+        - `measure`: how samples are averaged; defaults to `Mean()`.
         - `coupled`: whether the outputs of one sample depend on the other samples.
         """
         metric = Euclidean() if metric is None else metric
@@ -66,29 +60,34 @@ class Composite(eqx.Module):
             )
         if not isinstance(metric, AbstractMetric):
             raise ValueError(
-                f"metric must be one of pullback.metric, e.g. metric=pullback.metric.Euclidean(), got {metric!r}."
+                "metric must be one of pullback.metric, e.g. metric=pullback.metric.Euclidean(), "
+                f"got {metric!r}."
             )
         if not isinstance(measure, AbstractMeasure):
             raise ValueError(f"measure must be Mean(), Sum() or Weights(w), got {measure!r}.")
         if loss is None and not isinstance(metric, AbstractLikelihood):
+            name = type(metric).__name__
             raise ValueError(
-                f"{type(metric).__name__} is not a likelihood, so the loss cannot be left out: Composite(model, loss=lambda z, y: ..., "
-                f"metric={type(metric).__name__}(...))."
+                f"{name} is not a likelihood, so the loss cannot be left out: "
+                f"Composite(model, loss=lambda z, y: ..., metric={name}(...))."
             )
         if loss is not None and not callable(loss):
             raise ValueError(
                 f"loss must be callable, loss(outputs, targets), got {type(loss).__name__}."
             )
-        self.model, self.loss, self.metric, self.measure, self.coupled = (
-            model,
-            loss,
-            metric,
-            measure,
-            coupled,
-        )
+        self.model = model
+        self.loss = loss
+        self.metric = metric
+        self.measure = measure
+        self.coupled = coupled
+
+    def __repr__(self) -> str:
+        parts = [_name(self.model), "likelihood" if self.loss is None else _name(self.loss)]
+        coupled = ", coupled=True" if self.coupled else ""
+        return f"Composite({', '.join(parts)}, {self.metric!r}, {self.measure!r}{coupled})"
 
     def outputs(self, params: Params, inputs: PyTree) -> Outputs:
-        """The outputs of the model.
+        """Return the outputs of the model.
 
         **Arguments:**
 
@@ -98,7 +97,7 @@ class Composite(eqx.Module):
         return self.model(params) if inputs is None else self.model(params, inputs)
 
     def one(self, params: Params, inputs: PyTree) -> Outputs:
-        """The outputs of one sample, as a batch of one.
+        """Return the outputs of one sample.
 
         **Arguments:**
 
@@ -106,23 +105,11 @@ class Composite(eqx.Module):
         - `inputs`: the inputs of one sample, without sample axis.
         """
         batch = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, inputs)
-        return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, self.model(params, batch))
-
-    def value_and_differential(
-        self, outputs: Outputs, batch: Batch
-    ) -> tuple[Scalar, OutputCovector]:
-        """L and c = ∂L/∂z at the outputs.
-
-        **Arguments:**
-
-        - `outputs`: the outputs of the batch.
-        - `batch`: for its targets.
-        """
-        moving, carried = split(outputs)
-        return jax.value_and_grad(lambda z: self.value(eqx.combine(z, carried), batch))(moving)
+        first = lambda x: x[0] if eqx.is_array(x) else x
+        return jax.tree.map(first, self.model(params, batch))
 
     def value(self, outputs: Outputs, batch: Batch) -> Scalar:
-        """L at the outputs.
+        """Return L at the outputs.
 
         **Arguments:**
 
@@ -133,127 +120,110 @@ class Composite(eqx.Module):
             assert isinstance(self.metric, AbstractLikelihood)
             if batch.inputs is None:
                 raise ValueError(
-                    "loss was left out, but a model without data has no targets: Composite(model, loss=lambda z: ...)."
+                    "loss was left out, but a model without data has no targets: "
+                    "Composite(model, loss=lambda z: ...)."
                 )
             if batch.targets is None:
                 raise ValueError(
                     "loss was left out, so the batch must have targets: batch=(inputs, targets)."
                 )
-            return self.measure.total(
-                jax.vmap(self.metric.negative_log_likelihood)(outputs, batch.targets)
-            )
+            losses = jax.vmap(self.metric.negative_log_likelihood)(outputs, batch.targets)
+            return self.measure.total(losses)
         values = self.loss(outputs) if batch.targets is None else self.loss(outputs, batch.targets)
         values = jnp.asarray(values)
         if values.ndim == 0:
             return values
-        count = None if batch.inputs is None else sample_count(outputs)
+        count = sample_count(batch)
         if values.shape != (count,):
-            wanted = (
-                "a scalar"
-                if count is None
-                else f"a scalar or one number per sample, shape ({count},)"
-            )
+            per_sample = f"a scalar or one number per sample, shape ({count},)"
             raise ValueError(
-                f"loss must return {wanted}, got shape {values.shape}. Sum over the other axes inside the loss."
+                f"loss must return {'a scalar' if count is None else per_sample}, got shape "
+                f"{values.shape}. Sum over the other axes inside the loss."
             )
         return self.measure.total(values)
 
+    def value_and_differential(
+        self, outputs: Outputs, batch: Batch
+    ) -> tuple[Scalar, OutputCovector]:
+        """Return L and c = ∂L/∂z at the outputs.
 
-def as_batch(batch: Any) -> Batch:
-    """A `Batch` from what the user gives: `None`, `(inputs,)` or `(inputs, targets)`."""
-    if isinstance(batch, Batch):
-        return batch
-    if batch is None:
-        return Batch(None, None)
-    if not isinstance(batch, tuple | list) or len(batch) not in (1, 2):
-        raise ValueError(
-            f"batch must be (inputs, targets), (inputs,) or None, got {type(batch).__name__}"
-            + (f" of length {len(batch)}." if isinstance(batch, tuple | list) else ".")
-        )
-    return Batch(batch[0], batch[1] if len(batch) == 2 else None)
+        **Arguments:**
 
+        - `outputs`: the outputs of the batch.
+        - `batch`: for its targets.
+        """
+        moving, carried = split(outputs)
+        return jax.value_and_grad(lambda z: self.value(eqx.combine(z, carried), batch))(moving)
 
-def check_params(params: Params) -> None:
-    """Refuse parameters that cannot be differentiated."""
-    refuse_complex(params, "params")
-    if not jax.tree.leaves(split(params)[0]):
-        kinds = sorted(
-            {str(getattr(x, "dtype", type(x).__name__)) for x in jax.tree.leaves(params)}
-        )
-        raise ValueError(
-            f"params has no floating array among its leaves ({', '.join(kinds) or 'none at all'}); integers and Python numbers are "
-            "carried as constants. Convert what should move: jnp.asarray(x, float)."
-        )
+    def at(self, batch: Any) -> "Objective":
+        """Return the problem on one batch, with absent samples replaced.
 
+        **Arguments:**
 
-def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
-    """Refuse a batch whose shapes do not fit the model, before anything is traced in earnest."""
-    refuse_complex(batch.inputs, "batch inputs")
-    refuse_complex(batch.targets, "batch targets")
-    count = _count(batch)
-    outputs = eqx.filter_eval_shape(problem.outputs, params, batch.inputs)
-    moving = [x for x in jax.tree.leaves(outputs) if isinstance(x, jax.ShapeDtypeStruct)]
-    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in moving):
-        raise ValueError(
-            "the outputs of the model are complex: return real and imaginary parts, e.g. jnp.stack([z.real, z.imag], -1)."
-        )
-    if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in moving):
-        raise ValueError("the model returns no floating array: nothing to differentiate.")
-    if count is None:
-        return
-    bad = [x.shape for x in moving if x.ndim == 0 or x.shape[0] != count]
-    if bad:
-        raise ValueError(
-            f"the leading axis of every output must be the sample axis, {count} samples, got output shapes {bad}. "
-            "A model of one sample is batched by jax.vmap: model=lambda params, x: jax.vmap(f, (None, 0))(params, x)."
-        )
-    problem.measure.weights(count, jnp.result_type(float))
+        - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
+        """
+        batch = as_batch(batch)
+        count = sample_count(batch)
+        if count is not None and not self.coupled and not self.measure.positive:
+            batch = replace_absent(batch, self.measure.weights(count, jnp.result_type(float)))
+        return Objective(self, batch)
 
 
-def _count(batch: Batch) -> int | None:
-    """The number of samples of a batch, `None` without data."""
-    if batch.inputs is None:
-        if batch.targets is not None:
-            raise ValueError(
-                "targets without inputs: batch=(inputs, targets), or close over the targets in the loss."
-            )
-        return None
-    counts = [
-        x.shape[0] if x.ndim else None for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x)
-    ]
-    if not counts or counts[0] is None or any(count != counts[0] for count in counts):
-        raise ValueError(
-            f"the inputs must be arrays with one common leading sample axis, got leading axes {counts}."
-        )
-    count = int(counts[0])
-    if count == 0:
-        raise ValueError("the batch is empty (0 samples).")
-    for leaf in jax.tree.leaves(batch.targets):
-        if eqx.is_array(leaf) and (leaf.ndim == 0 or leaf.shape[0] != count):
-            raise ValueError(
-                f"targets have shape {leaf.shape}, but the inputs have {count} samples."
-            )
-    return count
+class Objective(eqx.Module):
+    r"""A problem on one batch: \(\theta \mapsto f(\theta)\), \(L(f(\theta))\), and distances."""
+
+    problem: Composite
+    batch: Batch
+
+    @property
+    def count(self) -> int:
+        """N, the number of samples; 1 for a model without data."""
+        return sample_count(self.batch) or 1
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the model has inputs."""
+        return self.batch.inputs is not None
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether the outputs of a sample depend on that sample only."""
+        return self.has_data and not self.problem.coupled
+
+    def outputs(self, params: Params) -> Outputs:
+        """Return the outputs of the model on the batch."""
+        return self.problem.outputs(params, self.batch.inputs)
+
+    def value(self, params: Params) -> Scalar:
+        """Return the loss on the batch."""
+        return self.problem.value(self.outputs(params), self.batch)
+
+    def differential(self, params: Params) -> tuple[Scalar, PyTree]:
+        """Return the loss and its gradient with respect to the differentiable leaves."""
+        moving, carried = split(params)
+        return jax.value_and_grad(lambda p: self.value(eqx.combine(p, carried)))(moving)
+
+    @property
+    def has_divergence(self) -> bool:
+        """Whether `divergence` is defined: the metric has one, sample by sample."""
+        metric = self.problem.metric
+        return metric.has_divergence and not metric.couples_samples
+
+    def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
+        """Return the divergence of outputs from others, averaged as the metric is."""
+        metric = self.problem.metric
+        if not self.has_data:
+            return jnp.asarray(metric.observe(None, jnp.asarray(0)).divergence(moved, outputs))
+        arrays, rest = eqx.partition((moved, outputs, self.batch.targets), eqx.is_array)
+
+        def one(sample, index):
+            u, z, y = eqx.combine(sample, rest)
+            return jnp.asarray(metric.observe(y, index).divergence(u, z))
+
+        return self.problem.measure.total(jax.vmap(one)(arrays, jnp.arange(self.count)))
 
 
-def sample_count(outputs: Outputs) -> int:
-    """The number of samples in outputs with a sample axis."""
-    return jax.tree.leaves(split(outputs)[0])[0].shape[0]
-
-
-def present(batch: Batch, weights: Float[Array, " N"]) -> Batch:
-    """The batch with every absent sample replaced by the first present one, so that what it
-    contains cannot reach the result.
-    """
-    index = jnp.where(weights > 0, jnp.arange(weights.shape[0]), jnp.argmax(weights > 0))
-    return jax.tree.map(lambda x: jnp.take(x, index, axis=0) if eqx.is_array(x) else x, batch)
-
-
-def presented(problem: Composite, batch: Batch) -> Batch:
-    """The batch as `present` makes it, for the weights of a problem; as it is without data or if
-    samples are coupled.
-    """
-    if batch.inputs is None or problem.coupled or problem.measure.positive:
-        return batch
-    count = next(x.shape[0] for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x))
-    return present(batch, problem.measure.weights(count, jnp.result_type(float)))
+def _name(function: Any) -> str:
+    """Return what to call a function in a `repr`."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return "..." if name == "<lambda>" else name

@@ -28,6 +28,10 @@ class AbstractGauge(eqx.Module):
         """R⁻¹ η: from orthonormal coordinates back to parameters."""
 
     @abc.abstractmethod
+    def lift(self, delta: Flat) -> Flat:
+        """R δ: from parameters to orthonormal coordinates."""
+
+    @abc.abstractmethod
     def pull(self, g: Flat) -> Flat:
         """R⁻ᵀ g: a covector in orthonormal coordinates."""
 
@@ -46,6 +50,9 @@ class EuclideanGauge(AbstractGauge):
 
     def lower(self, eta):
         return eta
+
+    def lift(self, delta):
+        return delta
 
     def pull(self, g):
         return g
@@ -66,6 +73,9 @@ class DiagonalGauge(AbstractGauge):
     def lower(self, eta):
         return eta / jnp.sqrt(self.weights)
 
+    def lift(self, delta):
+        return delta * jnp.sqrt(self.weights)
+
     def pull(self, g):
         return g / jnp.sqrt(self.weights)
 
@@ -84,6 +94,9 @@ class MatrixGauge(AbstractGauge):
 
     def lower(self, eta):
         return solve_triangular(self.cholesky, eta, lower=True, trans="T")
+
+    def lift(self, delta):
+        return self.cholesky.T @ delta
 
     def pull(self, g):
         return solve_triangular(self.cholesky, g, lower=True)

@@ -1,8 +1,10 @@
-r"""Which generalised inverse: a function of the singular values of \(A\), and a gauge.
+r"""The contract of a generalised inverse: a function \(h\) of the singular values of \(A\), and a gauge.
 
-With \(\tilde A = U\,\mathrm{diag}(s)\,V^\top\) every inverse here is \(h(G) =
-V\,\mathrm{diag}(h(s))\,V^\top + h_0\,(I - VV^\top)\), applied to a covector, or
-\(V\,\mathrm{diag}(s\,h(s))\,U^\top r\), applied to a lifted covector. They differ in \(h\):
+With \(\tilde A = U\,\mathrm{diag}(s)\,V^\top\) every inverse is
+
+\[ h(G) = V\,\mathrm{diag}(h(s))\,V^\top + h_0\,(I - VV^\top) \]
+
+on a covector, and \(V\,\mathrm{diag}(s\,h(s))\,U^\top r\) on a lifted covector. They differ in \(h\):
 
 | inverse | \(h(s)\) | \(h_0\) on the kernel |
 |---|---|---|
@@ -10,42 +12,40 @@ V\,\mathrm{diag}(h(s))\,V^\top + h_0\,(I - VV^\top)\), applied to a covector, or
 | `Tikhonov(λ)` | \(1/(s^2 + λ)\) | \(1/λ\) |
 | `TruncatedRank(k)` | \(1/s^2\) for the k largest, else 0 | 0 |
 
-`Tikhonov` tends to `MoorePenrose` as λ → 0 on the range of \(G\); a covector with a part outside
-the range grows like 1/λ there. Nothing is damped unless the user says so.
+An inverse of your own is a subclass with a `filter`. It works with every solver that computes
+singular values; the four declarations below unlock the faster routes. Solvers use the declarations,
+never the type, and a declaration that contradicts the filter raises when things are built.
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._base.checks import positive
-from .._base.types import Count, Scalar
+from .._base.types import Scalar
 
 
 class AbstractInverse(eqx.Module):
-    """A generalised inverse of the pullback metric. To add one: a class here, a line in the test
-    registry (see CONTRIBUTING).
+    """A generalised inverse of the pullback metric: the filter h(s), h₀ and a gauge.
+
+    To write one, give a field `gauge` and a method `filter`:
+
+        class Landweber(pullback.inverse.AbstractInverse):
+            steps: int = 100
+            gauge: Any = None
+
+            def filter(self, s, cutoff):
+                return (1 - (1 - s * s) ** self.steps) / (s * s)
     """
 
     gauge: eqx.AbstractVar[Any]
-
-    @abc.abstractmethod
-    def cutoff(self, largest: Scalar, shape: tuple[int, int]) -> Scalar:
-        """The singular value at or below which a direction counts as null.
-
-        **Arguments:**
-
-        - `largest`: the largest singular value of A.
-        - `shape`: the shape of A.
-        """
+    """The inner product on the parameters; `None` for the Euclidean one."""
 
     @abc.abstractmethod
     def filter(self, s: Float[Array, " k"], cutoff: Scalar) -> Float[Array, " k"]:
-        """h(s), for singular values in descending order.
+        """Return h(s), finite and not negative, for singular values in descending order.
 
         **Arguments:**
 
@@ -53,8 +53,18 @@ class AbstractInverse(eqx.Module):
         - `cutoff`: what `cutoff` returned, or more where the solver resolves less.
         """
 
+    def cutoff(self, largest: Scalar, shape: tuple[int, int]) -> Scalar:
+        """Return the singular value at or below which a direction counts as null.
+
+        **Arguments:**
+
+        - `largest`: the largest singular value of A.
+        - `shape`: the shape of A.
+        """
+        return numerical_zero(largest, shape)
+
     def kept(self, s: Float[Array, " k"], cutoff: Scalar) -> Array:
-        """Which singular values count for the rank.
+        """Return which singular values count for the rank.
 
         **Arguments:**
 
@@ -68,115 +78,60 @@ class AbstractInverse(eqx.Module):
         """h₀, what the inverse does to a covector on the kernel of A."""
         return 0.0
 
-    def rank(self, s: Float[Array, " k"], cutoff: Scalar) -> Count:
-        """The number of singular values kept.
+    # ---- declarations ---------------------------------------------------------------------------
 
-        **Arguments:**
+    # Class variables, so that a subclass may override each by a field or by a property.
 
-        - `s`: singular values, largest first.
-        - `cutoff`: what `cutoff` returned, or more where the solver resolves less.
-        """
-        return jnp.sum(self.kept(s, cutoff), dtype=jnp.int32)
+    damping: ClassVar[Any] = None
+    """λ, if the inverse is exactly (G + λ)⁻¹ in the gauge; `None` otherwise."""
+    homogeneous: ClassVar[bool] = False
+    """Whether h(αs) = h(s)/α², so that a common factor of A may be divided out."""
+    pseudo_inverse: ClassVar[bool] = False
+    """Whether h(s) is 1/s² or 0 and h₀ = 0, so that a solution may be refined."""
+    truncates: ClassVar[bool] = True
+    """Whether singular values above rounding may be dropped."""
+    differentiable: ClassVar[bool] = False
+    """Whether the solution has a derivative with respect to A at constant rank."""
+
+    @property
+    def cancels_weights(self) -> bool:
+        """Whether weights of independent rows cancel: a pseudo-inverse that drops nothing."""
+        return self.pseudo_inverse and not self.truncates
 
 
-def _numerical_zero(largest: Scalar, shape: tuple[int, int]) -> Scalar:
-    """NumPy's convention: max(m, P) · eps · s_max."""
+class Response(NamedTuple):
+    """An inverse on a spectrum."""
+
+    h: Float[Array, " k"]
+    kept: Array
+    cutoff: Scalar
+
+
+def respond(
+    inverse: AbstractInverse,
+    s: Float[Array, " k"],
+    shape: tuple[int, int],
+    resolution: Scalar | float = 0.0,
+) -> Response:
+    """Evaluate h on singular values that are known up to `resolution`; h₀ on those that are rounding."""
+    largest = jnp.max(s, initial=0.0)
+    cutoff = jnp.maximum(
+        jnp.asarray(inverse.cutoff(largest, shape), s.dtype), jnp.asarray(resolution, s.dtype)
+    )
+    h = inverse.filter(s, cutoff)
+    if not inverse.pseudo_inverse:
+        # A singular value at rounding level is a direction of the kernel, whatever its digits say.
+        noise = jnp.maximum(numerical_zero(largest, shape), jnp.asarray(resolution, s.dtype))
+        h = jnp.where(s > noise, h, jnp.asarray(inverse.kernel, s.dtype))
+    return Response(h.astype(s.dtype), inverse.kept(s, cutoff), cutoff)
+
+
+def numerical_zero(largest: Scalar, shape: tuple[int, int]) -> Scalar:
+    """Return max(m, P) · eps · s_max, NumPy's convention."""
     return max(shape) * jnp.finfo(largest.dtype).eps * largest
 
 
-def _inverse_square(s: Array, kept: Array) -> Array:
+def inverse_square(s: Array, kept: Array) -> Array:
+    """Return 1/s² where kept, else 0."""
     safe = jnp.where(kept, s, 1.0)
     return jnp.where(kept, 1 / safe / safe, 0.0)
-
-
-class MoorePenrose(AbstractInverse):
-    """The Moore-Penrose inverse, in the gauge the one of minimum norm. Undamped."""
-
-    rtol: float | Scalar | None
-    gauge: Any
-
-    def __init__(self, rtol: float | Scalar | None = None, gauge: Any = None):
-        """Choose the Moore-Penrose inverse.
-
-        **Arguments:**
-
-        - `rtol`: singular values of A at or below `rtol · s_max` count as zero; if left out, max(m,
-            P) · eps.
-        - `gauge`: the inner product on the parameters (see `pullback._gauge`); Euclidean if left
-            out.
-        """
-        if rtol is not None:
-            positive("MoorePenrose", "rtol", rtol, zero=True)
-        self.rtol, self.gauge = rtol, gauge
-
-    def cutoff(self, largest, shape):
-        return (
-            _numerical_zero(largest, shape)
-            if self.rtol is None
-            else jnp.asarray(self.rtol, largest.dtype) * largest
-        )
-
-    def filter(self, s, cutoff):
-        return _inverse_square(s, self.kept(s, cutoff))
-
-
-class Tikhonov(AbstractInverse):
-    """(G + λW)⁻¹, W the gauge: damping, because the user asks for it."""
-
-    damping: float | Scalar
-    gauge: Any
-
-    def __init__(self, damping: float | Scalar, gauge: Any = None):
-        """Choose a damped inverse.
-
-        **Arguments:**
-
-        - `damping`: λ > 0.
-        - `gauge`: the inner product on the parameters; Euclidean if left out.
-        """
-        positive("Tikhonov", "damping", damping, zero=True)
-        if not isinstance(damping, jax.core.Tracer) and not damping > 0:
-            raise ValueError(
-                "Tikhonov(damping=0) has no inverse on the kernel; the undamped inverse is MoorePenrose()."
-            )
-        self.damping, self.gauge = damping, gauge
-
-    def cutoff(self, largest, shape):
-        return _numerical_zero(largest, shape)
-
-    def filter(self, s, cutoff):
-        return 1 / (s * s + jnp.asarray(self.damping, s.dtype))
-
-    @property
-    def kernel(self):
-        return 1 / self.damping
-
-
-class TruncatedRank(AbstractInverse):
-    """The Moore-Penrose inverse of the best approximation of A of rank at most k."""
-
-    k: int = eqx.field(static=True)
-    gauge: Any
-
-    def __init__(self, k: int, gauge: Any = None):
-        """Choose a truncated inverse.
-
-        **Arguments:**
-
-        - `k`: how many singular values to keep, at most (numerically zero ones never are).
-        - `gauge`: the inner product on the parameters; Euclidean if left out.
-        """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-            raise ValueError(
-                f"TruncatedRank(k={k!r}): k must be an integer >= 0, e.g. TruncatedRank(10)."
-            )
-        self.k, self.gauge = k, gauge
-
-    def cutoff(self, largest, shape):
-        return _numerical_zero(largest, shape)
-
-    def kept(self, s, cutoff):
-        return (s > cutoff) & (jnp.arange(s.shape[0]) < self.k)
-
-    def filter(self, s, cutoff):
-        return _inverse_square(s, self.kept(s, cutoff))

@@ -1,5 +1,6 @@
-"""Derivatives of functions of the outputs in their floating leaves, ravelled; what the outputs
-carry besides is held fixed.
+"""Derivatives of functions of the outputs with respect to their floating leaves, ravelled.
+
+Non-differentiable leaves of the outputs are held fixed.
 """
 
 import inspect
@@ -19,16 +20,15 @@ from ._base import AbstractLikelihood
 def on_vector(
     function: Callable[[Outputs], Scalar], z: Outputs, owner: str
 ) -> Callable[[Float[Array, " k"]], Scalar]:
-    """The function of the flat vector of the outputs; refuses a function that does not return one
-    real number.
-    """
+    """The function of the flat vector of the outputs; it raises unless it returns one real number."""
     like, carried = structure(z), split(z)[1]
 
     def flat(x):
         value = jnp.asarray(function(eqx.combine(like.unravel(x), carried)))
         if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(
-                f"{owner} must return one real number for one sample, got {value.dtype} of shape {value.shape}."
+                f"{owner} must return one real number per sample, got {value.dtype} of shape "
+                f"{value.shape}."
             )
         return value.astype(like.dtype)
 
@@ -49,7 +49,9 @@ def hessian(function: Callable[[Outputs], Scalar], z: Outputs, owner: str) -> Fl
 def bregman(phi: Callable[[Outputs], Scalar], u: Outputs, z: Outputs, owner: str) -> Scalar:
     """D_φ(u, z) = φ(u) - φ(z) - <∇φ(z), u - z>."""
     like = structure(z)
-    flat, x, y = on_vector(phi, z, owner), like.ravel(z), like.ravel(u)
+    flat = on_vector(phi, z, owner)
+    x = like.ravel(z)
+    y = like.ravel(u)
     value, slope = jax.value_and_grad(flat)(x)
     return flat(y) - value - jnp.sum(slope * (y - x))
 
@@ -57,9 +59,7 @@ def bregman(phi: Callable[[Outputs], Scalar], u: Outputs, z: Outputs, owner: str
 def loss_of(
     loss: Callable | AbstractLikelihood, targets: Any, owner: str
 ) -> Callable[[Outputs], Scalar]:
-    """The loss as a function of the outputs alone: `loss(z, targets)` if it takes targets and they
-    are there, else `loss(z)`.
-    """
+    """The loss as a function of the outputs alone: `loss(z, targets)`, or `loss(z)`."""
     if isinstance(loss, AbstractLikelihood):
         loss = loss.negative_log_likelihood
     try:
@@ -75,7 +75,7 @@ def loss_of(
         return lambda z: loss(z, targets)
     if required > 1:
         raise ValueError(
-            f"{owner} takes targets, and none were given: put them in the batch, (inputs, targets), or call "
-            f"metric.observe(targets, index) for one sample."
+            f"{owner} takes targets, and none were given: put them in the batch, (inputs, targets),"
+            f" or call metric.observe(targets, index) for one sample."
         )
     return loss

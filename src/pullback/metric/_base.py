@@ -1,4 +1,4 @@
-r"""What a geometry of the outputs must answer.
+r"""The contract of a metric on the outputs, and of a likelihood.
 
 At a point \(z\) of the outputs a metric is a positive semi-definite form \(M(z) = S S^\top\). The
 library never squares it: it works with the *root* \(S\), which whitens the Jacobian, \(A = S^\top
@@ -13,7 +13,7 @@ and yet a bounded natural gradient.
 All methods act on **one sample**: `z`, `v`, `c` are pytrees of the shape of one sample's outputs.
 Families with a natural event shape (a scalar for Bernoulli and Poisson, the last axis for
 Categorical and Gaussian) take any leading axes: these are independent factors, and the metric is
-block diagonal over them. The average over samples is not here: it lives in `_measure.py`.
+block diagonal over them. The average over samples is not here: `_problem/measure.py` takes it.
 """
 
 import abc
@@ -27,13 +27,15 @@ from .._base.types import OutputCovector, Outputs, OutputVector, Scalar
 
 
 class AbstractRoot(eqx.Module):
-    r"""The root \(S = \hat S\,\mathrm{diag}(e^\ell)\) of a metric at a point, an operator from
-    \(R^q\) to output covectors.
+    r"""The root \(S = \hat S\,\mathrm{diag}(e^\ell)\) of a metric at a point.
+
+    The root is a linear operator from \(R^q\) to output covectors.
     """
 
     log_scale: eqx.AbstractVar[Float[Array, " q"]]
-    r"""The logarithms \(\ell\) of the grading; `-inf` for a direction that is absent. A field, not
-    a property: it is stacked by `vmap`.
+    r"""The logarithms \(\ell\) of the grading; `-inf` for a direction that is absent.
+
+    This is a field, not a property, because `vmap` stacks it.
     """
 
     @abc.abstractmethod
@@ -90,8 +92,9 @@ class AbstractRoot(eqx.Module):
         return jnp.exp(self.log_scale) * self.unit_transpose(v)
 
     def lift(self, c: OutputCovector) -> Float[Array, " q"]:
-        """S⁺ c: the r of least norm with S r = c (of the projection of c on the range of S, if c is
-        not in it).
+        """S⁺ c: the r of least norm with S r = c.
+
+        If c is not in the range of S, S r is the orthogonal projection of c on that range.
 
         **Arguments:**
 
@@ -101,27 +104,32 @@ class AbstractRoot(eqx.Module):
 
 
 class AbstractMetric(eqx.Module):
-    """A metric on the outputs of a model. To add one: a file here, a line in the test registry (see
-    CONTRIBUTING).
+    """A metric on the outputs of a model: `root`, `apply`, `sharp`, and what it declares.
+
+    Engines use the declarations below, never the type. `pullback.testing.check_metric` checks a
+    metric against its declarations. CONTRIBUTING explains how to add a metric.
     """
 
     nonsingular: eqx.AbstractClassVar[bool]
     """Whether M(z) is invertible at every z, so that every covector is in its range."""
 
     graded: ClassVar[bool] = False
-    """Whether the entries of `log_scale` may differ by many orders of magnitude (a family that
-    saturates).
+    """Whether the entries of `log_scale` may differ by many orders of magnitude.
+
+    The entries do so where a family saturates (logits of ±1000).
     """
 
     couples_samples: ClassVar[bool] = False
-    """Whether the metric is one form on the outputs of the whole batch rather than one for each
-    sample (`Scores`).
+    """Whether the metric is one form on the outputs of the whole batch (`Scores`).
+
+    All other metrics are one form per sample.
     """
 
     event_ndim: ClassVar[int | None] = None
-    """How many trailing axes of an output array the metric couples; leading axes and other leaves
-    are independent factors, over which it is block diagonal. 0: M is diagonal. `None`: any two
-    entries may be coupled.
+    """How many trailing axes of an output array the metric couples.
+
+    Leading axes and other leaves are independent factors, over which M is block diagonal. 0: M is
+    diagonal. `None`: any two entries may be coupled.
     """
 
     @abc.abstractmethod
@@ -164,13 +172,14 @@ class AbstractMetric(eqx.Module):
         return self.root(z).lift(c)
 
     def divergence(self, u: Outputs, z: Outputs) -> Scalar:
-        """The divergence ρ(u, z) whose Hessian in `u` at `u = z` is M(z); for Fisher metrics KL(p_u
-        ‖ p_z).
+        """The divergence ρ(u, z) whose Hessian in `u` at `u = z` is M(z).
+
+        For Fisher metrics it is KL(p_u ‖ p_z).
 
         **Arguments:**
 
         - `u`: the outputs that move.
-        - `z`: the outputs they are compared with.
+        - `z`: the outputs that `u` is compared with.
         """
         raise TypeError(f"{type(self).__name__} is a metric without a divergence.")
 
@@ -179,8 +188,13 @@ class AbstractMetric(eqx.Module):
         """Whether `divergence` is defined."""
         return type(self).divergence is not AbstractMetric.divergence
 
+    @property
+    def has_log_loss(self) -> bool:
+        """Whether the metric is a likelihood that defines `log_loss`."""
+        return False
+
     def observe(self, targets: Any, index: Array) -> "AbstractMetric":
-        """The metric of one sample, for metrics that look at more than the outputs.
+        """The metric of one sample, for metrics that depend on more than the outputs.
 
         **Arguments:**
 
@@ -190,8 +204,9 @@ class AbstractMetric(eqx.Module):
         return self
 
     def weigh(self, weights: Float[Array, " N"]) -> "AbstractMetric":
-        """The metric with the weights of the measure, asked of metrics that couple the samples; the
-        others are weighed outside.
+        """The metric with the weights of the measure, for metrics that couple the samples.
+
+        All other metrics are weighted outside, sample by sample.
 
         **Arguments:**
 
@@ -200,8 +215,9 @@ class AbstractMetric(eqx.Module):
         return self
 
     def complaint(self, z: Outputs) -> str:
-        """Why M(z) is not a metric, in one sentence; asked outside `jit` after the root came out
-        non-finite.
+        """Why M(z) is not a metric, in one sentence.
+
+        Called outside `jit` after a root turned out not to be finite.
 
         **Arguments:**
 
@@ -211,10 +227,10 @@ class AbstractMetric(eqx.Module):
 
 
 class AbstractLikelihood(AbstractMetric):
-    """The Fisher metric of a family of distributions, which therefore also knows its own loss.
+    """The Fisher metric of a family of distributions, with the loss of that family.
 
-    When `Composite(..., loss=None)` the loss is `negative_log_likelihood`, and its differential is
-    lifted in closed form by `likelihood_lift`. A loss handed over as a function can only be
+    With `Composite(..., loss=None)` the loss is `negative_log_likelihood`, and `likelihood_lift`
+    lifts its differential in closed form. A loss that is given as a function can only be
     differentiated, and its differential underflows where the model saturates.
     """
 
@@ -240,11 +256,28 @@ class AbstractLikelihood(AbstractMetric):
 
     @abc.abstractmethod
     def likelihood_lift(self, z: Outputs, targets: Any) -> Float[Array, " q"]:
-        """`root(z).unit_lift(c)` for c the differential of the negative log-likelihood, without
-        forming c.
+        """`root(z).unit_lift(c)`, c the differential of the negative log-likelihood, without c.
 
         **Arguments:**
 
         - `z`: the outputs of one sample.
         - `targets`: the targets of one sample.
         """
+
+    def log_loss(self, z: Outputs, targets: Any) -> Scalar:
+        """log(-log p(targets | z)), accurate where the negative log-likelihood underflows.
+
+        Defined only if `has_log_loss`; then -log p(targets | z) is `negative_log_likelihood`, and
+        is positive.
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        - `targets`: the targets of one sample.
+        """
+        raise TypeError(f"{type(self).__name__} is a likelihood without a closed-form log-loss.")
+
+    @property
+    def has_log_loss(self) -> bool:
+        """Whether `log_loss` is defined."""
+        return type(self).log_loss is not AbstractLikelihood.log_loss

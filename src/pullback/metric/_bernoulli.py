@@ -15,16 +15,19 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import logsumexp
 
 from .._base.tree import split, structure
 from ._base import AbstractLikelihood
+from ._log_loss import log_softplus
 from ._outputs import targets_like
 from ._roots import DiagonalRoot, overflows
 
 
 class Bernoulli(AbstractLikelihood):
-    """Independent Bernoulli variables; every entry of the outputs is a logit. Targets are in [0,
-    1], of the shape of the outputs.
+    """Independent Bernoulli variables; every entry of the outputs is a logit.
+
+    Targets are in [0, 1], of the shape of the outputs.
     """
 
     nonsingular: ClassVar[bool] = True
@@ -80,3 +83,12 @@ class Bernoulli(AbstractLikelihood):
         return structure(z).ravel(
             jax.tree.map(ambient, split(z)[0], targets_like(z, targets, "Bernoulli"))
         )
+
+    def log_loss(self, z, targets):
+        def terms(s, y):
+            return logsumexp(
+                jnp.stack([jnp.log1p(-y) + log_softplus(s), jnp.log(y) + log_softplus(-s)])
+            )
+
+        parts = jax.tree.map(terms, split(z)[0], targets_like(z, targets, "Bernoulli"))
+        return logsumexp(jnp.stack(jax.tree.leaves(parts)))

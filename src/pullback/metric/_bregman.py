@@ -9,15 +9,14 @@ p_u)\), the reverse of what `ExponentialFamily` computes; the metric is the same
 from collections.abc import Callable
 from typing import ClassVar
 
+from .._base import checks
 from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, hessian
-from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
 
 
 class Bregman(AbstractMatrixMetric):
-    """The Hessian metric of a convex function of the outputs of one sample, and its Bregman
-    divergence.
+    """The Hessian metric of a convex function of the outputs, and its Bregman divergence.
 
     **Arguments:**
 
@@ -29,7 +28,7 @@ class Bregman(AbstractMatrixMetric):
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):
-        require_callable(self.phi, _OWNER, "Bregman(lambda z: jnp.sum(z**2) / 2)")
+        checks.function("Bregman", "phi", self.phi, "Bregman(lambda z: jnp.sum(z**2) / 2)")
 
     def matrix(self, z):
         return hessian(self.phi, z, _OWNER)

@@ -23,10 +23,12 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
 from .._base.tree import Structure, split, structure
 from ._base import AbstractLikelihood, AbstractRoot
+from ._log_loss import log_softplus
 from ._roots import overflows
 
 
@@ -65,13 +67,13 @@ class CategoricalRoot(AbstractRoot):
 
 
 def _centred(c: Array) -> Array:
-    """The projection on {c : Σc = 0}. A sum that is zero up to rounding is left: spread over
-    unlikely classes it would be divided by p.
-    """
-    total, size = jnp.sum(c, axis=-1, keepdims=True), jnp.sum(jnp.abs(c), axis=-1, keepdims=True)
-    return c - jnp.where(
-        jnp.abs(total) <= 2 * jnp.finfo(c.dtype).eps * size, 0.0, total / c.shape[-1]
-    )
+    """The projection of c on {c : Σc = 0}."""
+    total = jnp.sum(c, axis=-1, keepdims=True)
+    size = jnp.sum(jnp.abs(c), axis=-1, keepdims=True)
+    # A sum that is zero up to rounding is not spread over the classes: on an unlikely class, the
+    # lift would divide that rounding error by p.
+    rounding = jnp.abs(total) <= 2 * jnp.finfo(c.dtype).eps * size
+    return c - jnp.where(rounding, 0.0, total / c.shape[-1])
 
 
 def _shared(c_k: Array, log_p: Array) -> Array:
@@ -87,6 +89,7 @@ def _others(classes: int, k: Array) -> Array:
 
 
 def _delete(x: Array, k: Array) -> Array:
+    """Each row without its entry `k`."""
     return jnp.take_along_axis(x, _others(x.shape[-1], k), axis=-1)
 
 
@@ -98,11 +101,10 @@ def _insert(x: Array, k: Array) -> Array:
 
 
 class Categorical(AbstractLikelihood):
-    """Categorical variables; the last axis of the outputs holds the logits, leading axes are
-    independent variables.
+    """Categorical variables; the last axis of the outputs holds the logits.
 
-    The outputs are one array. Targets are integer classes (of the shape of the leading axes) or
-    probabilities (of the shape of the outputs).
+    The outputs are one array, whose leading axes are independent variables. Targets are integer
+    classes (of the shape of the leading axes) or probabilities (of the shape of the outputs).
     """
 
     nonsingular: ClassVar[bool] = False
@@ -155,13 +157,27 @@ class Categorical(AbstractLikelihood):
         ratio = jnp.where(y == 0, 0.0, y * jnp.exp(-log_p))
         return (1 - ratio - _shared(-jnp.sum(jnp.exp(log_p) - y, axis=-1), root.log_p)).ravel()
 
+    def log_loss(self, z, targets):
+        z, _ = _logits(z)
+        classes = z.shape[-1]
+        # Row j holds the logits of all classes but j.
+        others = jnp.where(
+            jnp.eye(classes, dtype=bool),
+            -jnp.inf,
+            jnp.broadcast_to(z[..., None, :], (*z.shape, classes)),
+        )
+        odds = logsumexp(others, axis=-1) - z
+        return logsumexp(jnp.log(_probabilities(targets, z)) + log_softplus(odds))
+
 
 def _logits(z) -> tuple[Array, Structure]:
+    """The one array of logits of the outputs, and the structure of the outputs."""
     leaves = jax.tree.leaves(split(z)[0])
     if len(leaves) != 1 or leaves[0].ndim == 0 or leaves[0].shape[-1] < 2:
         raise ValueError(
-            f"Categorical() takes one array of logits with at least 2 classes on its last axis, got shapes "
-            f"{[x.shape for x in leaves]}. For several heads use Product({{'a': Categorical(), ...}}); for one logit use Bernoulli()."
+            f"Categorical() takes one array of logits with at least 2 classes on its last axis, "
+            f"got outputs of shapes {[x.shape for x in leaves]}. For several heads use "
+            f"Product({{'a': Categorical(), ...}}); for one logit use Bernoulli()."
         )
     return leaves[0], structure(z)
 
@@ -174,6 +190,6 @@ def _probabilities(targets, z: Array) -> Array:
     if targets.shape == z.shape:
         return targets.astype(z.dtype)
     raise ValueError(
-        f"Categorical targets must be integer classes of shape {z.shape[:-1]} or probabilities of shape {z.shape}, "
-        f"got {targets.dtype} of shape {targets.shape}."
+        f"Categorical targets must be integer classes of shape {z.shape[:-1]} or probabilities "
+        f"of shape {z.shape}, got {targets.dtype} of shape {targets.shape}."
     )

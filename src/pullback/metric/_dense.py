@@ -1,9 +1,9 @@
-r"""Metrics that know \(M(z)\) as a dense matrix, or a factor of it, on the ravelled outputs of one
+r"""Metrics given by a dense matrix \(M(z)\), or a factor of it, on the ravelled outputs of one
 sample.
 
 A dense matrix resolves its eigenvalues to \(k \cdot \mathrm{eps} \cdot \lambda_{\max}\) and no
-further. A family that saturates (logits of ±1000) therefore has a file of its own with a graded
-root, and should not be given here.
+further. A family that saturates (logits of ±1000) therefore needs a graded root, and a file of its
+own.
 """
 
 import abc
@@ -19,7 +19,7 @@ from ._roots import factor_root, matrix_apply, matrix_root, matrix_sharp
 
 
 class AbstractMatrixMetric(AbstractMetric):
-    """A metric given by its matrix; NaN where it is not a metric."""
+    """A metric given by its matrix; its root is NaN where the matrix is not a metric."""
 
     @abc.abstractmethod
     def matrix(self, z: Outputs) -> Float[Array, "k k"]:
@@ -68,6 +68,10 @@ def describe(matrix: Float[Array, "k k"], what: str, cure: str) -> str:
     """Why a matrix is not positive semi-definite, with the numbers."""
     entries = np.asarray(matrix)
     if not np.all(np.isfinite(entries)):
-        return f"{what} is not finite: {np.sum(~np.isfinite(entries))} of its {entries.size} entries are NaN or infinite."
+        bad = np.sum(~np.isfinite(entries))
+        return f"{what} is not finite: {bad} of its {entries.size} entries are NaN or infinite."
     values = np.linalg.eigvalsh((entries + entries.T) / 2)
-    return f"{what} is not positive semi-definite: its eigenvalues go from {values[0]:.6g} to {values[-1]:.6g}. {cure}"
+    return (
+        f"{what} is not positive semi-definite: its eigenvalues go from {values[0]:.6g} to "
+        f"{values[-1]:.6g}. {cure}"
+    )

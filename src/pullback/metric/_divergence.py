@@ -1,12 +1,12 @@
 r"""The metric of any smooth divergence, by automatic differentiation: \(M(z) = \nabla^2_u\,\rho(u,
 z)|_{u = z}\).
 
-**Argument order**: `rho(u, z)`, first the outputs that move, then those they are compared with. For
-\(\mathrm{KL}(p_u \| p_z)\) either order has the same Hessian on the diagonal, but the divergence
-itself, which step rules use, is another.
+**Argument order**: `rho(u, z)`, first the outputs that move, then the outputs that `u` is compared
+with. Both orders of \(\mathrm{KL}(p_u \| p_z)\) have the same Hessian on the diagonal, but they are
+different divergences, and step rules use the divergence.
 
 **Assumes** \(\rho(z, z) = 0\) and \(\nabla_u\rho(u, z)|_{u=z} = 0\): otherwise \(\rho\) is not a
-divergence, its Hessian is not a tensor (it depends on the coordinates), and the root is refused.
+divergence, its Hessian is not a tensor (it depends on the coordinates), and the root is NaN.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from .._base import checks
 from .._base.tree import structure
 from .._base.types import Outputs, Scalar
 from ._autodiff import hessian, on_vector
-from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
 
 
@@ -37,22 +37,21 @@ class Divergence(AbstractMatrixMetric):
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):
-        require_callable(self.rho, _OWNER, "Divergence(lambda u, z: jnp.sum((u - z) ** 2) / 2)")
+        example = "Divergence(lambda u, z: jnp.sum((u - z) ** 2) / 2)"
+        checks.function("Divergence", "rho", self.rho, example)
 
     def matrix(self, z):
         matrix = hessian(lambda u: self.rho(u, z), z, _OWNER)
         return jnp.where(self._vanishes(z, matrix)[2], matrix, jnp.nan)
 
     def _vanishes(self, z: Outputs, matrix: Array) -> tuple[Array, Array, Bool[Array, ""]]:
-        """The value and the gradient on the diagonal, and whether both are zero up to rounding (the
-        square root of eps).
-
-        A gradient g moves the minimiser by M⁻¹g, which is compared with 1 + |z|.
-        """
+        """ρ and its gradient on the diagonal, and whether both are zero up to the root of eps."""
+        # A gradient g moves the minimiser by M⁻¹g, which is compared with 1 + |z|.
         x = structure(z).ravel(z)
         value, slope = jax.value_and_grad(on_vector(lambda u: self.rho(u, z), z, _OWNER))(x)
         eps = jnp.finfo(x.dtype).eps
-        length, size = 1 + jnp.max(jnp.abs(x), initial=0.0), jnp.max(jnp.abs(matrix), initial=0.0)
+        length = 1 + jnp.max(jnp.abs(x), initial=0.0)
+        size = jnp.max(jnp.abs(matrix), initial=0.0)
         small = jnp.abs(value) <= jnp.sqrt(eps) * size * length**2 + eps
         return value, slope, small & jnp.all(jnp.abs(slope) <= jnp.sqrt(eps) * size * length + eps)
 
@@ -63,9 +62,10 @@ class Divergence(AbstractMatrixMetric):
         matrix = hessian(lambda u: self.rho(u, z), z, _OWNER)
         value, slope, vanishes = self._vanishes(z, matrix)
         if np.all(np.isfinite(matrix)) and not vanishes:
+            steepest = float(np.max(np.abs(slope), initial=0.0))
             return (
-                f"{_OWNER} is not a divergence: rho(z, z) = {float(value):.6g} and its gradient in the first argument there has entries "
-                f"up to {float(np.max(np.abs(slope), initial=0.0)):.6g}; both must be zero."
+                f"{_OWNER} is not a divergence: rho(z, z) = {float(value):.6g} and its gradient in "
+                f"the first argument there has entries up to {steepest:.6g}; both must be zero."
             )
         return describe(
             matrix,

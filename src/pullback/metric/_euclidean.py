@@ -8,15 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.tree import structure
 from ._base import AbstractMetric
-from ._check import require_positive
 from ._roots import DiagonalRoot
 
 
 class Euclidean(AbstractMetric):
-    """The metric `scale · I` on arrays and pytrees of outputs of any shape; divergence `scale/2 ‖u
-    - z‖²`.
+    """The metric `scale · I` on outputs of any structure; its divergence is `scale/2 ‖u - z‖²`.
 
     **Arguments:**
 
@@ -28,7 +27,7 @@ class Euclidean(AbstractMetric):
     event_ndim: ClassVar[int | None] = 0
 
     def __check_init__(self):
-        require_positive(self.scale, "Euclidean(scale=...)", "Euclidean(scale=1.0)")
+        checks.positive("Euclidean", "scale", self.scale)
 
     def root(self, z):
         like = structure(z)
@@ -49,4 +48,6 @@ class Euclidean(AbstractMetric):
         )
 
     def complaint(self, z):
-        return f"Euclidean(scale={self.scale}): the scale must be positive."
+        return str(
+            checks.error("Euclidean", "scale", self.scale, "positive", "Euclidean(scale=1.0)")
+        )

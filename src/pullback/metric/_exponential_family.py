@@ -3,11 +3,11 @@ r"""The Fisher metric of an exponential family in its natural parameters: \(M = 
 
 \[ p(y \mid z) = h(y)\exp(\langle T(y), z\rangle - A(z)). \]
 
-Its divergence is that of Bregman with the arguments reversed: \(\mathrm{KL}(p_u \| p_z) = A(z) -
-A(u) - \langle\nabla A(u), z - u\rangle = D_A(z, u)\). The two orders have the same Hessian at \(u =
-z\), and are different functions.
+Its divergence is the Bregman divergence with its arguments reversed: \(\mathrm{KL}(p_u \| p_z) =
+A(z) - A(u) - \langle\nabla A(u), z - u\rangle = D_A(z, u)\). The two orders have the same Hessian at
+\(u = z\), but they are different functions.
 
-A dense matrix: a family that saturates is better served by its own file (`Bernoulli`,
+The matrix is dense. A family that saturates is better served by its own metric (`Bernoulli`,
 `Categorical`, `Poisson`).
 """
 
@@ -16,21 +16,20 @@ from typing import Any, ClassVar
 
 from jaxtyping import PRNGKeyArray
 
+from .._base import checks
 from .._base.tree import structure
 from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, differential, hessian, on_vector
 from ._base import AbstractLikelihood
-from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
 from ._outputs import targets_like
 
 
 class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
-    """The exponential family with the given log-partition function; the outputs of one sample are
-    its natural parameters, any pytree.
+    """The exponential family with the given log-partition function.
 
-    Targets are the sufficient statistic T(y), of the structure of the outputs: the negative
-    log-likelihood is A(z) - <T, z>.
+    The outputs of one sample are the natural parameters, any pytree. Targets are the sufficient
+    statistic T(y), of the structure of the outputs: the negative log-likelihood is A(z) - <T, z>.
 
     **Arguments:**
 
@@ -45,13 +44,10 @@ class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
 
     def __check_init__(self):
         example = "ExponentialFamily(lambda z: jnp.sum(jnp.exp(z)))"
-        require_callable(self.log_partition, "ExponentialFamily(log_partition=...)", example)
+        checks.function("ExponentialFamily", "log_partition", self.log_partition, example)
         if self.sampler is not None:
-            require_callable(
-                self.sampler,
-                "ExponentialFamily(sampler=...)",
-                "ExponentialFamily(A, sampler=lambda key, z: ...)",
-            )
+            example = "ExponentialFamily(A, sampler=lambda key, z: ...)"
+            checks.function("ExponentialFamily", "sampler", self.sampler, example)
 
     def matrix(self, z):
         return hessian(self.log_partition, z, _OWNER)
@@ -69,7 +65,8 @@ class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
         if self.sampler is None:
             raise TypeError(
                 "ExponentialFamily cannot be sampled from its log-partition function alone: give "
-                "ExponentialFamily(log_partition, sampler=lambda key, z: ...), which draws the sufficient statistic T(y)."
+                "ExponentialFamily(log_partition, sampler=lambda key, z: ...), which draws the "
+                "sufficient statistic T(y)."
             )
         return self.sampler(key, z)
 

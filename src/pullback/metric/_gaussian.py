@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.tree import Structure, structure
 from ._base import AbstractLikelihood, AbstractRoot
-from ._check import is_concrete
 from ._outputs import one_array, targets_like
 from ._roots import DiagonalRoot
 
@@ -54,8 +54,9 @@ def _solve(cholesky: Array, x: Array, transposed: bool = False) -> Array:
 
 
 class Gaussian(AbstractLikelihood):
-    """Gaussian variables with a given covariance; the outputs are their means. Targets have the
-    shape of the outputs.
+    """Gaussian variables with a given covariance; the outputs are their means.
+
+    Targets have the shape of the outputs.
 
     **Arguments:**
 
@@ -69,7 +70,7 @@ class Gaussian(AbstractLikelihood):
 
     def __check_init__(self):
         shape, good = np.shape(self.covariance), True
-        if is_concrete(self.covariance) and (len(shape) < 2 or shape == (shape[0],) * 2):
+        if checks.is_concrete(self.covariance) and (len(shape) < 2 or shape == (shape[0],) * 2):
             value = np.asarray(self.covariance, float)
             good = bool(np.all(np.isfinite(value)))
             if good and len(shape) < 2:
@@ -79,9 +80,12 @@ class Gaussian(AbstractLikelihood):
                     np.allclose(value, value.T) and np.linalg.eigvalsh((value + value.T) / 2)[0] > 0
                 )
         if not good or len(shape) > 2 or (len(shape) == 2 and shape[0] != shape[1]):
-            raise ValueError(
-                f"Gaussian(covariance=...) takes a positive variance, a vector of them, or a positive definite matrix, got "
-                f"{self.covariance!r}. For example Gaussian(covariance=0.25) or Gaussian(covariance=jnp.array([1.0, 0.5]))."
+            raise checks.error(
+                "Gaussian",
+                "covariance",
+                self.covariance,
+                "a positive variance, a vector of them, or a positive definite matrix",
+                "Gaussian(covariance=0.25) or Gaussian(covariance=jnp.array([1.0, 0.5]))",
             )
 
     @property
@@ -94,21 +98,22 @@ class Gaussian(AbstractLikelihood):
         return np.ndim(self.covariance) == 2
 
     def _read(self, z) -> tuple[Structure, Array]:
-        """The structure of the outputs, and the variance of each entry or the Cholesky factor of
-        the covariance.
-        """
-        like, covariance = structure(z), jnp.asarray(self.covariance)
-        covariance = covariance.astype(like.dtype)
+        """The structure of the outputs, and their variances or the Cholesky factor of Σ."""
+        like = structure(z)
+        covariance = jnp.asarray(self.covariance).astype(like.dtype)
         if covariance.ndim == 0:
             return like, jnp.full(like.size, covariance)
-        instead = "Give a scalar variance for a pytree of outputs, or use Product({'a': Gaussian(...), ...})."
-        mean, _ = one_array(
-            z, f"Gaussian(covariance of shape {covariance.shape})", "one array of means", instead
+        owner = f"Gaussian(covariance of shape {covariance.shape})"
+        instead = (
+            "Give a scalar variance for a pytree of outputs, or use "
+            "Product({'a': Gaussian(...), ...})."
         )
-        if mean.shape[-1] != covariance.shape[0]:
+        mean, _ = one_array(z, owner, "one array of means", instead)
+        d = mean.shape[-1]
+        if d != covariance.shape[0]:
             raise ValueError(
-                f"Gaussian(covariance of shape {covariance.shape}) takes means with {covariance.shape[0]} entries on their last axis, got "
-                f"outputs of shape {mean.shape}. Give a covariance of shape ({mean.shape[-1]},) or ({mean.shape[-1]}, {mean.shape[-1]})."
+                f"{owner} takes means with {covariance.shape[0]} entries on their last axis, got "
+                f"outputs of shape {mean.shape}. Give a covariance of shape ({d},) or ({d}, {d})."
             )
         if covariance.ndim == 1:
             return like, jnp.tile(covariance, like.size // covariance.size)
@@ -141,6 +146,7 @@ class Gaussian(AbstractLikelihood):
         return self._half_square(spread, like.ravel(u) - like.ravel(z))
 
     def _half_square(self, spread: Array, x: Array) -> Array:
+        """xᵀ Σ⁻¹ x / 2."""
         return jnp.sum(_solve(spread, x) ** 2) / 2 if self._full else jnp.sum(x**2 / spread) / 2
 
     def negative_log_likelihood(self, z, targets):

@@ -32,9 +32,7 @@ from ._outputs import Named, mean_and_covariance, symmetric, targets_like
 
 
 class GaussianRoot(AbstractRoot):
-    """The root over b independent Gaussian variables in d dimensions: first all means, then all
-    covariances.
-    """
+    """The root over b independent variables in d dimensions: all means, then all covariances."""
 
     log_scale: Float[Array, " q"]
     cholesky: Float[Array, "b d d"]
@@ -63,15 +61,18 @@ class GaussianRoot(AbstractRoot):
 
 
 def _t(matrix: Array) -> Array:
+    """The transpose, over leading axes."""
     return jnp.swapaxes(matrix, -1, -2)
 
 
 @partial(jnp.vectorize, signature="(d,d),(d,k)->(d,k)", excluded=("transposed",))
 def _solve(cholesky: Array, x: Array, transposed: bool = False) -> Array:
+    """L⁻¹ x, or L⁻ᵀ x."""
     return jax.scipy.linalg.solve_triangular(cholesky, x, lower=True, trans=1 if transposed else 0)
 
 
 def _events(reader: Named, tree) -> tuple[Array, Array]:
+    """The mean and covariance leaves of a tree as arrays (b, d) and (b, d, d)."""
     leaves = reader.get(tree)
     d = leaves["mean"].shape[-1]
     return leaves["mean"].reshape(-1, d), leaves["covariance"].reshape(-1, d, d)
@@ -101,11 +102,11 @@ def _unpack(w: Array, d: int, diagonal: float, below: float) -> tuple[Array, Arr
 
 
 class GaussianMeanCovariance(AbstractLikelihood):
-    """Gaussian variables with mean and covariance; outputs `{"mean": (..., d), "covariance": (...,
-    d, d)}`, leading axes independent.
+    """Gaussian variables with a mean and a covariance, both outputs of the model.
 
-    The covariance must be positive definite. A named tuple (or module) with these fields will do.
-    Targets have the shape of the mean.
+    The outputs are `{"mean": (..., d), "covariance": (..., d, d)}`, or a named tuple or module with
+    these fields; leading axes are independent. The covariance must be positive definite. Targets
+    have the shape of the mean.
     """
 
     nonsingular: ClassVar[bool] = False
@@ -140,8 +141,8 @@ class GaussianMeanCovariance(AbstractLikelihood):
         # (tr(Σ_z⁻¹Σ_u) - d - log det(Σ_z⁻¹Σ_u) + (μ_u - μ_z)ᵀΣ_z⁻¹(μ_u - μ_z))/2
         _, mean, covariance = mean_and_covariance(u, "GaussianMeanCovariance()")
         _, other, given = mean_and_covariance(z, "GaussianMeanCovariance()")
-        cholesky, moved = jnp.linalg.cholesky(given), jnp.linalg.cholesky(covariance)
-        ratio = _solve(cholesky, moved)
+        cholesky = jnp.linalg.cholesky(given)
+        ratio = _solve(cholesky, jnp.linalg.cholesky(covariance))
         diagonal = jnp.diagonal(ratio, axis1=-2, axis2=-1)
         trace = jnp.sum(ratio**2) - diagonal.size
         return (
@@ -183,5 +184,5 @@ class GaussianMeanCovariance(AbstractLikelihood):
         return describe(
             worst,
             "GaussianMeanCovariance: the covariance",
-            "It must be positive definite: model its Cholesky factor.",
+            "The covariance must be positive definite: model its Cholesky factor.",
         )

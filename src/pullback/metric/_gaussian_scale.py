@@ -18,10 +18,10 @@ from ._roots import DiagonalRoot
 
 
 class GaussianMeanScale(AbstractLikelihood):
-    """Independent Gaussian variables with mean and scale; outputs `{"mean": μ, "log_scale": log
-    σ}`, arrays of one shape.
+    """Independent Gaussian variables with a mean and a scale, both outputs of the model.
 
-    A named tuple (or module) with these fields will do. Targets are one array of that shape.
+    The outputs are `{"mean": μ, "log_scale": log σ}`, arrays of one shape, or a named tuple or
+    module with these fields. Targets are one array of that shape.
     """
 
     nonsingular: ClassVar[bool] = True
@@ -73,11 +73,14 @@ class GaussianMeanScale(AbstractLikelihood):
 
 
 def _read(z):
+    """The reader of the outputs, the mean and the log-scale."""
     reader = named(z, "GaussianMeanScale()", ("mean", "log_scale"))
     leaves = reader.get(z)
-    mean, log_scale = leaves["mean"], leaves["log_scale"]
+    mean = leaves["mean"]
+    log_scale = leaves["log_scale"]
     if mean.shape != log_scale.shape:
         raise ValueError(
-            f"GaussianMeanScale() takes 'mean' and 'log_scale' of one shape, got {mean.shape} and {log_scale.shape}."
+            f"GaussianMeanScale() takes 'mean' and 'log_scale' of one shape, got {mean.shape} and "
+            f"{log_scale.shape}."
         )
     return reader, mean, log_scale

@@ -1,9 +1,9 @@
 r"""The Hessian of the loss in the outputs, \(M = \nabla^2_z\,\ell(z, y)\): pulled back, the
 generalised Gauss-Newton matrix.
 
-It is a metric where the loss is convex in the outputs. Where it is not, the user says by a type
-what to do with the negative eigenvalues: `Refuse` (the default), `Clip` or `Absolute`. With
-`Refuse` the loss is taken to be convex and the divergence is its own, \(D_\ell(u, z) = \ell(u) -
+The Hessian is a metric where the loss is convex in the outputs. Where the loss is not, the argument
+`spectrum` chooses what becomes of the negative eigenvalues: `Refuse` (the default), `Clip` or
+`Absolute`. `Refuse` assumes a convex loss, whose Bregman divergence is \(D_\ell(u, z) = \ell(u) -
 \ell(z) - \langle\nabla\ell(z), u - z\rangle\); a changed spectrum has no divergence.
 """
 
@@ -14,15 +14,18 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from .._base import checks
 from ._autodiff import bregman, hessian, loss_of
 from ._base import AbstractLikelihood
-from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
 from ._roots import ABSOLUTE, CLIP, spectral
 
 
 class AbstractSpectrum(eqx.Module):
     """What to do with the negative eigenvalues of a Hessian."""
+
+    keeps_hessian: ClassVar[bool] = False
+    """Whether `repair` returns the Hessian itself, so that the divergence of the loss fits it."""
 
     @abc.abstractmethod
     def repair(self, matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
@@ -35,16 +38,16 @@ class AbstractSpectrum(eqx.Module):
 
 
 class Refuse(AbstractSpectrum):
-    """An indefinite Hessian is not a metric: the root is NaN, and the complaint names the
-    eigenvalues.
-    """
+    """The Hessian as it is; where it is indefinite, the root is NaN and an error shows why."""
+
+    keeps_hessian: ClassVar[bool] = True
 
     def repair(self, matrix):
         return matrix
 
 
 class Clip(AbstractSpectrum):
-    """Negative eigenvalues become zero: the metric does not see these directions."""
+    """Negative eigenvalues become zero: the metric ignores these directions."""
 
     def repair(self, matrix):
         return spectral(CLIP, matrix)
@@ -65,7 +68,7 @@ class LossHessian(AbstractMatrixMetric):
     - `loss`: `loss(z, targets)` or `loss(z)`, a scalar for one sample; or a likelihood, for its
         negative log-likelihood.
     - `spectrum`: `Refuse()`, `Clip()` or `Absolute()`.
-    - `targets`: the targets of the sample; filled in by `observe`.
+    - `targets`: the targets of the sample, which `observe` sets.
     """
 
     loss: Callable | AbstractLikelihood
@@ -75,14 +78,16 @@ class LossHessian(AbstractMatrixMetric):
 
     def __check_init__(self):
         if not isinstance(self.loss, AbstractLikelihood):
-            require_callable(
-                self.loss, _OWNER, "LossHessian(lambda z, y: jnp.sum((z - y) ** 2) / 2)"
-            )
-        if not isinstance(self.spectrum, AbstractSpectrum):
-            raise ValueError(
-                f"LossHessian(spectrum=...) takes Refuse(), Clip() or Absolute(), got {self.spectrum!r}. "
-                f"For example LossHessian(loss, spectrum=Clip())."
-            )
+            example = "LossHessian(lambda z, y: jnp.sum((z - y) ** 2) / 2)"
+            checks.function("LossHessian", "loss", self.loss, example)
+        checks.instance(
+            "LossHessian",
+            "spectrum",
+            self.spectrum,
+            AbstractSpectrum,
+            "Refuse(), Clip() or Absolute()",
+            "LossHessian(loss, spectrum=Clip())",
+        )
 
     def matrix(self, z):
         return self.spectrum.repair(self._hessian(z))
@@ -93,19 +98,23 @@ class LossHessian(AbstractMatrixMetric):
     def divergence(self, u, z):
         if not self.has_divergence:
             raise TypeError(
-                f"LossHessian(spectrum={self.spectrum}) is a metric without a divergence; with Refuse() it has one."
+                f"LossHessian(spectrum={self.spectrum}) is a metric without a divergence; "
+                f"LossHessian(spectrum=Refuse()) has one."
             )
         return bregman(loss_of(self.loss, self.targets, _OWNER), u, z, _OWNER)
 
     @property
     def has_divergence(self):
-        return isinstance(self.spectrum, Refuse)
+        return self.spectrum.keeps_hessian
 
     def observe(self, targets, index):
         return LossHessian(self.loss, self.spectrum, self.targets if targets is None else targets)
 
     def complaint(self, z):
-        cure = "Use LossHessian(loss, spectrum=Clip()) or Absolute(), or a metric that is one by construction."
+        cure = (
+            "Use LossHessian(loss, spectrum=Clip()) or Absolute(), or a metric that is positive "
+            "semi-definite by construction."
+        )
         return describe(self._hessian(z), "The Hessian of LossHessian(loss=...)", cure)
 
 

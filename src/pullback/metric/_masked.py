@@ -1,4 +1,4 @@
-r"""A metric that does not see some entries of the outputs: \(M_E = E M E\), \(E\) the diagonal 0/1
+r"""A metric that ignores some entries of the outputs: \(M_E = E M E\), \(E\) the diagonal 0/1
 projection on the entries that are kept.
 
 \(S_E = ES\), and the lift of \(c\) is that of its projection on the range: \(\hat r = \hat S^\top
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from .._base import checks
 from .._base.tree import Structure, split, structure
 from .._base.types import Outputs
 from ._base import AbstractMetric, AbstractRoot
@@ -50,6 +51,7 @@ class MaskedRoot(AbstractRoot):
 
 
 def _project(like: Structure, keep: Array, tree: Any) -> Any:
+    """E applied to a tree."""
     return like.unravel(jnp.where(keep, like.ravel(tree), 0.0))
 
 
@@ -59,14 +61,13 @@ def _inverse(root: AbstractRoot, keep: Array, like: Structure) -> Float[Array, "
 
 
 class Masked(AbstractMetric):
-    """A metric on the entries of the outputs where the mask is `True`; the others are absent from
-    it.
+    """A metric on the entries of the outputs where the mask is `True`; it ignores all others.
 
     **Arguments:**
 
     - `metric`: a metric on the outputs of one sample.
     - `mask`: booleans, a tree that the outputs extend (one array serves all leaves below it). An
-        array with fewer axes than the outputs masks along their leading axes, whole rows; axes of
+        array with fewer axes than the outputs masks whole rows, along the leading axes; axes of
         size 1 are repeated.
     """
 
@@ -76,23 +77,21 @@ class Masked(AbstractMetric):
 
     def __check_init__(self):
         example = "Masked(Categorical(), jnp.array([True, False]))"
-        require_metrics([self.metric], "Masked(metric=...)", example)
+        require_metrics("Masked", "metric", [self.metric], "a metric", example)
         leaves = jax.tree.leaves(self.mask)
         if not leaves or not all(
             isinstance(x, bool) or getattr(x, "dtype", None) == jnp.bool_ for x in leaves
         ):
-            raise ValueError(
-                f"Masked(mask=...) takes booleans, got {self.mask!r}. For example {example}."
-            )
+            raise checks.error("Masked", "mask", self.mask, "booleans", example)
 
     @property
     def graded(self) -> bool:
-        """That of the metric."""
+        """The value of `metric`."""
         return self.metric.graded
 
     @property
     def event_ndim(self) -> int | None:
-        """That of the metric."""
+        """The value of `metric`."""
         return self.metric.event_ndim
 
     @property
@@ -100,10 +99,9 @@ class Masked(AbstractMetric):
         return self.metric.has_divergence
 
     def _read(self, z: Outputs) -> tuple[Structure, Bool[Array, " k"], bool]:
-        """The structure of the outputs, which entries are kept, and whether the mask commutes with
-        the metric (known when traced).
-        """
-        event, commutes = self.metric.event_ndim, []
+        """The structure of the outputs, the entries kept, and whether the mask commutes with M."""
+        event = self.metric.event_ndim
+        commutes = []
 
         def spread(mask, part):
             mask = jnp.asarray(mask)
@@ -114,8 +112,9 @@ class Masked(AbstractMetric):
                     m not in (1, n) for m, n in zip(shape, x.shape, strict=True)
                 ):
                     raise ValueError(
-                        f"Masked(mask=...) of shape {mask.shape} does not fit outputs of shape {x.shape}: it must be their shape, or a "
-                        f"leading part of it, with 1 where an axis is repeated."
+                        f"Masked(mask=...) of shape {mask.shape} does not fit outputs of shape "
+                        f"{x.shape}: the mask must have their shape, or a leading part of it, with "
+                        f"1 where an axis is repeated."
                     )
                 commutes.append(
                     event is not None and all(m == 1 for m in shape[max(x.ndim - event, 0) :])
@@ -131,8 +130,9 @@ class Masked(AbstractMetric):
             if "Masked(mask=...)" in str(error):
                 raise
             raise ValueError(
-                f"Masked(mask=...) has the structure {jax.tree.structure(self.mask)}, which does not fit the outputs "
-                f"{jax.tree.structure(coordinates)}. Give one array, or a tree of them with the keys of the outputs."
+                f"Masked(mask=...) has the structure {jax.tree.structure(self.mask)}, which does "
+                f"not fit the outputs {jax.tree.structure(coordinates)}. Give one array, or a tree "
+                f"of arrays with the keys of the outputs."
             ) from error
         like = structure(z)
         flat = jnp.concatenate(

@@ -1,6 +1,4 @@
-"""How a metric reads the outputs and the targets it is given: one array, leaves with names, targets
-of the shape of the outputs.
-"""
+"""Outputs and targets as a metric reads them: one array, leaves with names, targets like outputs."""
 
 from typing import Any
 
@@ -24,9 +22,7 @@ def one_array(z: Outputs, owner: str, what: str, instead: str) -> tuple[Array, S
 
 
 class Named(eqx.Module):
-    """Outputs whose floating leaves have names: keys of a dictionary, or fields of a named tuple or
-    of a module.
-    """
+    """Outputs whose floating leaves have names: keys of a dictionary, or fields of a named tuple."""
 
     like: Structure = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
@@ -47,7 +43,7 @@ class Named(eqx.Module):
 
 
 def named(z: Outputs, owner: str, names: tuple[str, ...]) -> Named:
-    """Read outputs with named leaves."""
+    """The reader of outputs with named leaves; raises a `ValueError` if the names differ."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(split(z)[0])]
     found = tuple(
         str(getattr(p[-1], "key", getattr(p[-1], "name", ""))) if p else "" for p in paths
@@ -56,21 +52,22 @@ def named(z: Outputs, owner: str, names: tuple[str, ...]) -> Named:
         example = "{" + ", ".join(f"'{n}': ..." for n in names) + "}"
         got = ", ".join(jax.tree_util.keystr(p) or "one array" for p in paths)
         raise ValueError(
-            f"{owner} takes outputs {example} (or a named tuple with these fields), got floating leaves: {got or 'none'}."
+            f"{owner} takes outputs {example} (or a named tuple with these fields), got floating "
+            f"leaves: {got or 'none'}."
         )
     return Named(structure(z), found)
 
 
 def mean_and_covariance(z: Outputs, owner: str) -> tuple[Named, Array, Array]:
-    """Outputs `{"mean": (..., d), "covariance": (..., d, d)}` as arrays (b, d) and (b, d, d), the
-    covariance symmetrised.
-    """
+    """The reader, and mean and symmetrised covariance as arrays (b, d) and (b, d, d)."""
     reader = named(z, owner, ("mean", "covariance"))
     leaves = reader.get(z)
-    mean, covariance = leaves["mean"], leaves["covariance"]
+    mean = leaves["mean"]
+    covariance = leaves["covariance"]
     if mean.ndim == 0 or covariance.shape != (*mean.shape, mean.shape[-1]):
         raise ValueError(
-            f"{owner} takes 'mean' of shape (..., d) and 'covariance' of shape (..., d, d), got {mean.shape} and {covariance.shape}."
+            f"{owner} takes 'mean' of shape (..., d) and 'covariance' of shape (..., d, d), got "
+            f"{mean.shape} and {covariance.shape}."
         )
     d = mean.shape[-1]
     covariance = covariance.reshape(-1, d, d)
@@ -83,12 +80,15 @@ def symmetric(matrix: Array) -> Array:
 
 
 def targets_like(z: Outputs, targets: Any, owner: str) -> PyTree:
-    """Targets as a tree of the coordinates of `z`, each leaf of the shape and dtype of its output."""
+    """Targets as a tree like the coordinates of `z`, with their shapes and dtypes."""
     coordinates = split(z)[0]
     if jax.tree.structure(targets) == jax.tree.structure(z):
         targets = jax.tree.map(lambda s, y: y if is_coordinate(s) else None, z, targets)
 
-    wrong = f"{owner} targets must have the structure {jax.tree.structure(coordinates)} of the outputs, got {jax.tree.structure(targets)}."
+    wrong = (
+        f"{owner} targets must have the structure {jax.tree.structure(coordinates)} of the "
+        f"outputs, got {jax.tree.structure(targets)}."
+    )
 
     def one(s, y):
         if isinstance(y, dict):

@@ -17,8 +17,9 @@ from ._roots import DiagonalRoot, overflows
 
 
 class Poisson(AbstractLikelihood):
-    """Independent Poisson variables; every entry of the outputs is the logarithm of a rate. Targets
-    are counts, of their shape.
+    """Independent Poisson variables; every entry of the outputs is the logarithm of a rate.
+
+    Targets are counts, of the shape of the outputs.
     """
 
     nonsingular: ClassVar[bool] = True
@@ -43,7 +44,8 @@ class Poisson(AbstractLikelihood):
             # e^a (a - b) - e^a + e^b with the larger rate outside the bracket, whose terms then
             # cannot overflow.
             gap = a - b
-            up, down = jnp.where(gap > 0, gap, 0.0), jnp.where(gap > 0, 0.0, gap)
+            up = jnp.where(gap > 0, gap, 0.0)
+            down = jnp.where(gap > 0, 0.0, gap)
             return jnp.sum(
                 jnp.exp(a) * (up + jnp.expm1(-up))
                 + jnp.exp(b) * (down * jnp.exp(down) - jnp.expm1(down))

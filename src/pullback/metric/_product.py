@@ -1,9 +1,9 @@
 r"""Metrics side by side on the parts of the outputs: \(M = \mathrm{diag}(M_1, \dots, M_n)\), hence
 \(S = \mathrm{diag}(S_1, \dots, S_n)\), gradings kept.
 
-The metrics form a tree (a dictionary, a tuple, a named tuple, nested if you like), and each acts on
-the part of the outputs that stands in its place. If all are likelihoods and the parts are
-independent given the outputs, their joint distribution has this Fisher metric: `ProductLikelihood`.
+The metrics form a tree (a dictionary, a tuple, a named tuple, possibly nested), and each metric acts
+on the part of the outputs at its place. If all metrics are likelihoods and the parts are independent
+given the outputs, their joint distribution has this Fisher metric: `ProductLikelihood`.
 """
 
 from typing import Any
@@ -12,8 +12,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PyTree
 
+from .._base import checks
 from .._base.tree import all_finite
 from ._base import AbstractLikelihood, AbstractMetric, AbstractRoot
 from ._check import require_metrics
@@ -46,6 +48,7 @@ class ProductRoot(AbstractRoot):
 
 
 def _flatten(metrics: PyTree) -> tuple[list[Any], Any]:
+    """The metrics of a tree, and its structure."""
     return jax.tree.flatten(metrics, is_leaf=lambda x: isinstance(x, AbstractMetric))
 
 
@@ -56,12 +59,12 @@ class AbstractProduct(AbstractMetric):
 
     @property
     def nonsingular(self) -> bool:
-        """Whether all of them are."""
+        """Whether all metrics are."""
         return all(metric.nonsingular for metric in _flatten(self.metrics)[0])
 
     @property
     def graded(self) -> bool:
-        """Whether one of them is."""
+        """Whether one of the metrics is."""
         return any(metric.graded for metric in _flatten(self.metrics)[0])
 
     @property
@@ -83,9 +86,10 @@ class AbstractProduct(AbstractMetric):
         except (ValueError, TypeError) as error:
             name = type(self).__name__
             raise ValueError(
-                f"{name}(metrics) needs one metric for each part of the outputs: the metrics have the structure {treedef}, which does "
-                f"not fit {[str(jax.tree.structure(t)) for t in trees]}. For outputs {{'a': ..., 'b': ...}} write "
-                f"{name}({{'a': Categorical(), 'b': Gaussian()}})."
+                f"{name}(metrics) needs one metric for each part of the outputs: the metrics have "
+                f"the structure {treedef}, which does not fit "
+                f"{[str(jax.tree.structure(t)) for t in trees]}. For outputs "
+                f"{{'a': ..., 'b': ...}} write {name}({{'a': Categorical(), 'b': Gaussian()}})."
             ) from error
         return list(zip(metrics, *columns, strict=True))
 
@@ -123,29 +127,29 @@ class AbstractProduct(AbstractMetric):
 
 
 class Product(AbstractProduct):
-    """One metric for each part of the outputs, e.g. `Product({"class": Categorical(), "box":
-    Euclidean()})`.
+    """One metric for each part of the outputs: `Product({"a": Categorical(), "b": Euclidean()})`.
 
-    Targets of the structure of `metrics` are handed out part by part to the metrics that look at
-    them; any others go whole to each.
+    Targets of the structure of `metrics` are split, and each metric that uses targets gets its
+    part. Otherwise each metric gets all targets.
 
     **Arguments:**
 
-    - `metrics`: a pytree of metrics that the outputs extend: each metric stands where its part of
-        the outputs stands.
+    - `metrics`: a pytree of metrics that the outputs extend: each metric has the place of its part
+        of the outputs.
     """
 
     metrics: PyTree[AbstractMetric]
 
     def __check_init__(self):
-        require_metrics(_flatten(self.metrics)[0] or [None], "Product(metrics)", _EXAMPLE)
+        metrics = _flatten(self.metrics)[0] or [None]
+        require_metrics("Product", "metrics", metrics, "a tree of metrics", f"Product({_EXAMPLE})")
 
 
 class ProductLikelihood(AbstractProduct, AbstractLikelihood):
-    """Independent variables of several families, e.g. `ProductLikelihood({"class": Categorical(),
-    "count": Poisson()})`.
+    """Independent variables of several families, one for each part of the outputs.
 
-    Targets have the structure of `metrics`, with the targets of each family in its place.
+    For example `ProductLikelihood({"class": Categorical(), "count": Poisson()})`. Targets have the
+    structure of `metrics`, with the targets of each family at its place.
 
     **Arguments:**
 
@@ -156,12 +160,23 @@ class ProductLikelihood(AbstractProduct, AbstractLikelihood):
 
     def __check_init__(self):
         families = _flatten(self.metrics)[0] or [None]
-        require_metrics(families, "ProductLikelihood(metrics)", f"ProductLikelihood({_EXAMPLE[8:]}")
+        wanted = "a tree of likelihoods"
+        example = f"ProductLikelihood({_EXAMPLE})"
+        require_metrics("ProductLikelihood", "metrics", families, wanted, example)
         for family in families:
-            if not isinstance(family, AbstractLikelihood):
-                raise ValueError(
-                    f"ProductLikelihood(metrics) takes likelihoods, got {family!r}, which is a metric without one. Use Product(metrics)."
-                )
+            checks.instance(
+                "ProductLikelihood",
+                "metrics",
+                family,
+                AbstractLikelihood,
+                wanted,
+                f"{example}; for metrics that are no likelihoods use Product(metrics)",
+            )
+
+    @property
+    def has_log_loss(self) -> bool:
+        """Whether all families have a log-loss."""
+        return all(family.has_log_loss for family in _flatten(self.metrics)[0])
 
     def negative_log_likelihood(self, z, targets):
         return sum(family.negative_log_likelihood(x, y) for family, x, y in self.parts(z, targets))
@@ -177,5 +192,9 @@ class ProductLikelihood(AbstractProduct, AbstractLikelihood):
             [family.likelihood_lift(x, y) for family, x, y in self.parts(z, targets)]
         )
 
+    def log_loss(self, z, targets):
+        parts = [family.log_loss(x, y) for family, x, y in self.parts(z, targets)]
+        return logsumexp(jnp.stack(parts))
 
-_EXAMPLE = "Product({'class': Categorical(), 'value': Gaussian()})"
+
+_EXAMPLE = "{'class': Categorical(), 'value': Gaussian()}"

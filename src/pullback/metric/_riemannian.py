@@ -2,8 +2,8 @@ r"""Any metric given as a matrix-valued function of the outputs, \(M(z)\) on the
 one sample.
 
 **Assumes** \(M(z)\) symmetric (asymmetry up to \(\sqrt{\mathrm{eps}}\) relative is rounding, and is
-symmetrised) and positive semi-definite; anything else is refused, and the complaint says which of
-the two it is. There is no divergence: a metric alone does not determine one.
+symmetrised) and positive semi-definite. Otherwise the root is NaN, and the error says which of the
+two assumptions fails. There is no divergence: a metric alone does not determine one.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.tree import structure
 from .._base.types import Outputs
-from ._check import require_callable
 from ._dense import AbstractMatrixMetric, describe
 
 
@@ -32,9 +32,8 @@ class Riemannian(AbstractMatrixMetric):
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):
-        require_callable(
-            self.matrix_fn, "Riemannian(matrix_fn=...)", "Riemannian(lambda z: jnp.diag(1 + z**2))"
-        )
+        example = "Riemannian(lambda z: jnp.diag(1 + z**2))"
+        checks.function("Riemannian", "matrix_fn", self.matrix_fn, example)
 
     def matrix(self, z):
         matrix = self._given(z)
@@ -46,11 +45,14 @@ class Riemannian(AbstractMatrixMetric):
         )
 
     def _given(self, z):
-        like, matrix = structure(z), jnp.asarray(self.matrix_fn(z))
+        """The matrix as the user's function returns it."""
+        like = structure(z)
+        matrix = jnp.asarray(self.matrix_fn(z))
         if matrix.shape != (like.size, like.size) or not jnp.issubdtype(matrix.dtype, jnp.floating):
             raise ValueError(
-                f"Riemannian(matrix_fn=...) must return a real array of shape ({like.size}, {like.size}) for outputs with {like.size} "
-                f"floating entries, got {matrix.dtype} of shape {matrix.shape}."
+                f"Riemannian(matrix_fn=...) must return a real array of shape ({like.size}, "
+                f"{like.size}) for outputs with {like.size} floating entries, got {matrix.dtype} of "
+                f"shape {matrix.shape}."
             )
         return matrix.astype(like.dtype)
 
@@ -59,8 +61,8 @@ class Riemannian(AbstractMatrixMetric):
         asymmetry, size = _asymmetry(matrix)
         if np.all(np.isfinite(matrix)) and asymmetry > np.sqrt(jnp.finfo(matrix.dtype).eps) * size:
             return (
-                f"Riemannian(matrix_fn=...) is not symmetric at these outputs: max |M - Mᵀ| = {float(asymmetry):.6g} where "
-                f"max |M| = {float(size):.6g}."
+                f"Riemannian(matrix_fn=...) is not symmetric at these outputs: "
+                f"max |M - Mᵀ| = {float(asymmetry):.6g} where max |M| = {float(size):.6g}."
             )
         return describe(
             matrix,
@@ -70,4 +72,5 @@ class Riemannian(AbstractMatrixMetric):
 
 
 def _asymmetry(matrix: Array) -> tuple[Array, Array]:
+    """max |M - Mᵀ| and max |M|."""
     return jnp.max(jnp.abs(matrix - matrix.T), initial=0.0), jnp.max(jnp.abs(matrix), initial=0.0)

@@ -1,10 +1,11 @@
-"""How a generalised inverse is computed, one way a file."""
+"""How a generalised inverse is computed, one way per file."""
 
+from .._rows.rows import Rows as Rows
 from ._auto import Auto as Auto
 from ._auto import Choice as Choice
+from ._base import AbstractDecomposition as AbstractDecomposition
 from ._base import AbstractFactors as AbstractFactors
 from ._base import AbstractSolver as AbstractSolver
-from ._base import Factorised as Factorised
 from ._base import Spectrum as Spectrum
 from ._cost import Cost as Cost
 from ._cost import Setting as Setting

@@ -1,9 +1,9 @@
-r"""`Auto`: the solver by its bill (`_cost.py`), with the reason.
+r"""`Auto`: the solver by its cost estimate (`_cost.py`), with the reason.
 
 The rule, with n = min(m, P):
 
 1. m P n ≤ 5·10⁹ (10⁸ if damped), some seconds of work, and A fits: `SVD`, which does not square the
-condition number and reports the rank;
+   condition number and reports the rank;
 2. of `Dual` and `Primal`, those that fit: the one with fewer operations;
 3. otherwise `Krylov`, O(m + P).
 """
@@ -12,20 +12,21 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
-from ..inverse._base import AbstractInverse, MoorePenrose, Tikhonov
-from ._base import AbstractSolver, whiten
-from ._cost import Setting, svd_cost
+from ..inverse._base import AbstractInverse
+from ..inverse._moore_penrose import MoorePenrose
+from ._base import AbstractSolver
+from ._cost import Setting, setting_of, svd_cost
 from ._dual import Dual
 from ._krylov import Krylov
 from ._primal import Primal
-from ._structured import setting
 from ._svd import SVD
 
-SVD_WORK, DAMPED_SVD_WORK = 5 * 10**9, 10**8
+SVD_WORK = 5 * 10**9
+DAMPED_SVD_WORK = 10**8
 
 
 class Choice(NamedTuple):
-    """What `Auto` takes, and why."""
+    """The solver that `Auto` takes, and the reason."""
 
     solver: AbstractSolver
     reason: str
@@ -43,80 +44,88 @@ class Auto(AbstractSolver):
     def select(
         self, rows: int, size: int, dtype: Any, inverse: AbstractInverse | None = None
     ) -> Choice:
-        """What would run on a whitened Jacobian of this shape, of a model without structure, and
-        why. `pullback.plan` knows the model.
+        """Return what would run on a whitened Jacobian of this shape, and why.
+
+        The model is taken to have no structure; `pullback.plan` analyses the model.
 
         **Arguments:**
 
         - `rows`, `size`: the shape (m, P) of A.
         - `dtype`: the dtype of the linear algebra.
-        - `inverse`: which inverse; `MoorePenrose()` if left out.
+        - `inverse`: which inverse; defaults to `MoorePenrose()`.
         """
-        return self.choose(
-            Setting(rows, size, rows, dtype, 2.0 * rows * size),
-            MoorePenrose() if inverse is None else inverse,
-        )
+        setting = Setting(rows, size, rows, dtype, 2.0 * rows * size)
+        return self.choose(setting, MoorePenrose() if inverse is None else inverse)
 
     def choose(self, setting: Setting, inverse: AbstractInverse) -> Choice:
-        """What would run, and why.
+        """Return what would run, and why.
 
         **Arguments:**
 
         - `setting`: the shapes.
         - `inverse`: which inverse.
         """
+        choice = self._svd(setting, inverse)
+        if choice is not None:
+            return choice
         rows, size = setting.rows, setting.size
         shape, budget = f"A is {rows} x {size}", f"{self.memory / 2**30:.3g} GiB"
-        damped = isinstance(inverse, Tikhonov)
-        limit = DAMPED_SVD_WORK if damped else SVD_WORK
-        if (
-            rows * size * min(rows, size) <= limit
-            and svd_cost(setting, inverse).memory <= self.memory
-        ):
-            kind = "damped" if damped else "undamped"
-            return Choice(
-                SVD(),
-                f"{shape}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, which squares no condition number",
-            )
-        direct: list[Dual | Primal] = [Dual(), Primal()]
-        bills = [(solver.cost(setting, inverse), solver) for solver in direct]
+        dual, primal = Dual(), Primal()
+        costs = [
+            (dual.cost(setting, inverse), dual, f"the {rows} x {rows} kernel, from the dense A"),
+            (primal.cost(setting, inverse), primal, f"the {size} x {size} metric, from blocks of A"),
+        ]
         fitting = [
-            (bill.flops, solver.name, solver, bill)
-            for bill, solver in bills
-            if bill.memory <= self.memory
+            (cost.flops, solver.name, solver, cost, what)
+            for cost, solver, what in costs
+            if cost.memory <= self.memory
         ]
         if fitting:
-            _, _, solver, bill = min(fitting)
-            what = (
-                f"the {rows} x {rows} kernel"
-                if isinstance(solver, Dual)
-                else f"the {size} x {size} metric"
-            )
-            how = (
-                "from factors of the layers"
-                if bill.structured
-                else "from the dense A"
-                if isinstance(solver, Dual)
-                else "from blocks of A"
-            )
+            _, _, solver, cost, what = min(fitting, key=lambda entry: entry[:2])
+            if cost.structured:
+                what = f"{what.split(',')[0]}, from factors of the layers"
             return Choice(
-                solver, f"{shape}: {what}, {how}, takes the fewest operations that fit in {budget}"
+                solver, f"{shape}: {what}, takes the fewest operations that fit in {budget}"
             )
         krylov = Krylov()
-        least = min(bill.memory for bill, _ in bills) / 2**30
+        least = min(cost.memory for cost, *_ in costs) / 2**30
         try:
             krylov.check(inverse)
         except ValueError as error:
             raise ValueError(
-                f"{shape}: {least:.1f} GiB at least, more than Auto(memory={self.memory}) allows, and {error}"
+                f"{shape}: {least:.1f} GiB at least, more than Auto(memory={self.memory}) allows, "
+                f"and {error}"
             ) from None
         return Choice(
             krylov,
-            f"{shape}: factors would take {least:.3g} GiB or more, {budget} are allowed, so matrix-free",
+            f"{shape}: factors would take {least:.3g} GiB or more, {budget} are allowed, so "
+            "matrix-free",
         )
 
-    def resolve(self, operator, inverse):
-        return self.choose(setting(operator), inverse).solver
+    def resolve(self, rows, inverse):
+        m, size = rows.shape
+        # The first rule needs the shape only: the program of a small model is not walked.
+        first = self._svd(Setting(m, size, rows.count, rows.dtype, 0.0), inverse)
+        if first is not None:
+            return first.solver, rows
+        setting, rows = setting_of(rows)
+        return self.choose(setting, inverse).solver, rows
 
-    def factorise(self, metric, inverse):
-        return self.resolve(whiten(metric, inverse), inverse).factorise(metric, inverse)
+    def factorise(self, rows, inverse):
+        solver, rows = self.resolve(rows, inverse)
+        return solver.factorise(rows, inverse)
+
+    def _svd(self, setting: Setting, inverse: AbstractInverse) -> Choice | None:
+        """Return the choice of the first rule, `None` if it does not apply."""
+        rows, size = setting.rows, setting.size
+        damped = inverse.damping is not None
+        limit = DAMPED_SVD_WORK if damped else SVD_WORK
+        fits = svd_cost(setting, inverse).memory <= self.memory
+        if rows * size * min(rows, size) > limit or not fits:
+            return None
+        kind = "damped" if damped else "undamped"
+        return Choice(
+            SVD(),
+            f"A is {rows} x {size}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, "
+            "which squares no condition number",
+        )

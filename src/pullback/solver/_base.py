@@ -1,9 +1,11 @@
-r"""How an inverse is computed: factorise \(\tilde A = A R^{-1}\) once, solve for many right-hand
-sides.
+r"""The contract of a solver: factorise \(\tilde A = A R^{-1}\) once, solve for many right-hand sides.
 
 Two right-hand sides. A *lifted* output covector, \(\delta = A^+ r\), does not square the condition
 number; it is given graded, \(\hat r = e^{-\ell} r\). A parameter *covector*, \(\delta = G^+ g\), is
 for gradients that arrive without the outputs.
+
+A solver may not change the result, and does not judge itself: whoever uses the factors recomputes a
+certificate from the solution (`pullback._natural.certificate`).
 """
 
 import abc
@@ -11,107 +13,31 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._base.types import Count, Flat, Scalar
-from .._rows.gauge import AbstractGauge, as_gauge
-from .._rows.pullback import PullbackMetric
+from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
 from ._cost import Cost, Setting
 
 
-class Whitened(eqx.Module):
-    """Ã = A R⁻¹: the whitened Jacobian in orthonormal coordinates of the gauge."""
-
-    metric: PullbackMetric
-    gauge: AbstractGauge
-    dense: Float[Array, "m P"] | None = None
-    """The rows without their grading, if a solver has formed them: products with them do not pass
-    through the model.
-    """
-    order: Int[np.ndarray, " P"] | None = None
-    """The parameters in the order of the columns of `dense`, if that is not their own: vectors are
-    put in order, not the columns.
-    """
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(m, P)."""
-        return self.metric.rows, self.metric.size
-
-    @property
-    def scale(self) -> Float[Array, " m"]:
-        """The grading e^ℓ of the rows."""
-        return jnp.exp(self.metric.log_scale)
-
-    def mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Ã η."""
-        return self.scale * self.unit_mv(eta)
-
-    def rmv(self, y: Float[Array, " m"]) -> Flat:
-        """Ãᵀ y."""
-        return self.unit_rmv(self.scale * y)
-
-    def unit_mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Ã η without the grading of the rows."""
-        if self.dense is None:
-            return self.metric.unit_mv(self.gauge.lower(eta))
-        return self.dense @ (eta if self.order is None else eta[self.order])
-
-    def unit_rmv(self, y: Float[Array, " m"]) -> Flat:
-        """The transpose of `unit_mv`."""
-        if self.dense is None:
-            return self.gauge.pull(self.metric.unit_rmv(y))
-        pulled = self.dense.T @ y
-        return (
-            pulled
-            if self.order is None
-            else jnp.zeros_like(pulled).at[self.order].set(pulled, unique_indices=True)
-        )
-
-    def unit_rows(self) -> Float[Array, "m P"]:
-        """The rows without their grading, dense."""
-        if self.dense is None:
-            return self.gauge.rows(self.metric.unit_rows())
-        return (
-            self.dense
-            if self.order is None
-            else jnp.zeros_like(self.dense).at[:, self.order].set(self.dense, unique_indices=True)
-        )
-
-    def gram(self) -> Float[Array, "P P"]:
-        """ÃᵀÃ, summed over blocks of samples."""
-
-        def block(rows):
-            rows = self.gauge.rows(rows)
-            return rows.T @ rows
-
-        return self.metric.sum_blocks(block)
-
-
-def whiten(metric: PullbackMetric, inverse: AbstractInverse) -> Whitened:
-    """The operator that a solver factorises."""
-    return Whitened(metric, as_gauge(inverse.gauge, metric.structure, metric.dtype))
-
-
 class Spectrum(eqx.Module):
-    """What a factorisation knows of the singular values of A; NaN and -1 where the solver does not
-    compute them.
-    """
+    """What a factorisation found of the singular values of A; NaN and -1 where it computes none."""
 
     rank: Count
     largest: Scalar
     smallest: Scalar
     cutoff: Scalar
     fallback: Array
-    """Whether a Cholesky factorisation failed its test and an eigendecomposition took its place."""
+    """Whether a Cholesky factorisation failed its test and eigenvectors took its place."""
     graded: Array
     """Whether these are the singular values of the rows without their grading."""
 
     @staticmethod
-    def of(s: Float[Array, " k"], kept: Array, cutoff: Scalar, graded: bool = False) -> "Spectrum":
-        """From singular values, largest first.
+    def of(
+        s: Float[Array, " k"], kept: Array, cutoff: Scalar, graded: bool = False
+    ) -> "Spectrum":
+        """Return the edges of a spectrum from singular values, largest first.
 
         **Arguments:**
 
@@ -123,19 +49,18 @@ class Spectrum(eqx.Module):
         largest = jnp.max(s, initial=0.0)
         smallest = jnp.min(jnp.where(kept, s, largest), initial=jnp.inf)
         rank = jnp.sum(kept, dtype=jnp.int32)
-        smallest = jnp.where(rank > 0, smallest, 0.0)
         return Spectrum(
-            rank,
-            largest,
-            smallest,
-            jnp.asarray(cutoff, s.dtype),
-            jnp.asarray(False),
-            jnp.asarray(graded),
+            rank=rank,
+            largest=largest,
+            smallest=jnp.where(rank > 0, smallest, 0.0),
+            cutoff=jnp.asarray(cutoff, s.dtype),
+            fallback=jnp.asarray(False),
+            graded=jnp.asarray(graded),
         )
 
     @staticmethod
     def unknown(dtype: Any, fallback: Array | bool = False) -> "Spectrum":
-        """Where nothing is known.
+        """Return a spectrum of which nothing is known.
 
         **Arguments:**
 
@@ -144,30 +69,53 @@ class Spectrum(eqx.Module):
         """
         nan = jnp.asarray(jnp.nan, dtype)
         return Spectrum(
-            jnp.asarray(-1, jnp.int32),
-            nan,
-            nan,
-            jnp.zeros((), dtype),
-            jnp.asarray(fallback),
-            jnp.asarray(False),
+            rank=jnp.asarray(-1, jnp.int32),
+            largest=nan,
+            smallest=nan,
+            cutoff=jnp.zeros((), dtype),
+            fallback=jnp.asarray(fallback),
+            graded=jnp.asarray(False),
         )
 
 
+class AbstractDecomposition(eqx.Module):
+    r"""An exact decomposition \(\tilde A = U\,\mathrm{diag}(s)\,V^\top\), seen from the parameters."""
+
+    s: eqx.AbstractVar[Float[Array, " k"]]
+    """The singular values, largest first."""
+
+    @property
+    def resolution(self) -> Scalar:
+        """The singular value at or below which the decomposition is rounding."""
+        return jnp.zeros((), self.s.dtype)
+
+    @abc.abstractmethod
+    def coordinates(self, eta: Flat) -> Float[Array, " k"]:
+        """Return Vᵀ η; zero for singular values at rounding level.
+
+        **Arguments:**
+
+        - `eta`: a flat vector in orthonormal coordinates of the gauge.
+        """
+
+    @abc.abstractmethod
+    def combine(self, w: Float[Array, " k"]) -> Flat:
+        """Return V w.
+
+        **Arguments:**
+
+        - `w`: a number per singular value.
+        """
+
+
 class AbstractFactors(eqx.Module):
-    """A decomposition of Ã, in orthonormal coordinates of the gauge."""
+    """A factorised Ã: solves in orthonormal coordinates of the gauge."""
 
     spectrum: eqx.AbstractVar[Spectrum]
 
-    @property
     @abc.abstractmethod
-    def resolved(self) -> bool:
-        """Whether the row space is known, so that `project` costs two products; otherwise it costs
-        a solve, or is NaN if damped.
-        """
-
-    @abc.abstractmethod
-    def lifted(self, r: Float[Array, " m"]) -> Flat:
-        """Ã⁺ (e^ℓ r): the solution for a lifted covector given without its grading.
+    def solve_lifted(self, r: Float[Array, " m"]) -> Flat:
+        """Return Ã⁺ (e^ℓ r), the solution for a lifted covector.
 
         **Arguments:**
 
@@ -175,67 +123,61 @@ class AbstractFactors(eqx.Module):
         """
 
     @abc.abstractmethod
-    def covector(self, g: Flat) -> Flat:
-        """(ÃᵀÃ)⁺ g.
+    def solve_covector(self, g: Flat) -> Flat:
+        """Return (ÃᵀÃ)⁺ g.
 
         **Arguments:**
 
-        - `g`: a flat covector.
+        - `g`: a flat covector in orthonormal coordinates.
         """
 
-    @abc.abstractmethod
+    def damped(self, damping: Scalar) -> "AbstractFactors":
+        """Return factors of (G + λ)⁻¹ on what the undamped inverse keeps; λ = 0 is that inverse.
+
+        **Arguments:**
+
+        - `damping`: λ ≥ 0.
+        """
+        raise ValueError(
+            f"{type(self).__name__} cannot be damped, and the step rule damps: implement "
+            "`damped(λ)`, use solver=pullback.solver.SVD(), Primal(), Dual(), Krylov() or Auto(), "
+            "or take a rule that does not damp, e.g. step=pullback.step.LineSearch()."
+        )
+
     def project(self, eta: Flat) -> Flat:
-        """The orthogonal projection on the row space that is kept.
+        """Return the projection on the row space that is kept; NaN if it is not known.
 
         **Arguments:**
 
-        - `eta`: a flat vector.
+        - `eta`: a flat vector in orthonormal coordinates.
         """
-
-
-class Factorised(eqx.Module):
-    """A factorised pullback metric: solves in the coordinates of the parameters."""
-
-    operator: Whitened
-    inverse: AbstractInverse
-    factors: AbstractFactors
-    solver: str = eqx.field(static=True)
+        return jnp.full_like(eta, jnp.nan)
 
     @property
-    def spectrum(self) -> Spectrum:
-        """What is known of the singular values."""
-        return self.factors.spectrum
+    def knows_row_space(self) -> bool:
+        """Whether `project` costs two products only."""
+        return False
 
     @property
-    def rank(self) -> Count:
-        """The rank of A as the inverse sees it, -1 if the solver does not compute it."""
-        return self.factors.spectrum.rank
+    def decomposition(self) -> AbstractDecomposition | None:
+        """The exact decomposition behind the factors; `None` if there is none.
 
-    def lifted(self, r: Float[Array, " m"]) -> Flat:
-        """A⁺ (e^ℓ r): the solution for a lifted covector given without its grading.
-
-        **Arguments:**
-
-        - `r`: the lifted covector, its grading divided out.
+        A filter that is neither damped nor a full pseudo-inverse is certified with it.
         """
-        return self.operator.gauge.lower(self.factors.lifted(r))
+        return None
 
-    def covector(self, g: Flat) -> Flat:
-        """G⁺ g.
-
-        **Arguments:**
-
-        - `g`: a flat covector.
-        """
-        return self.operator.gauge.lower(self.factors.covector(self.operator.gauge.pull(g)))
+    @property
+    def valid(self) -> Array:
+        """Whether every ingredient was admissible, e.g. a positive definite preconditioner."""
+        return jnp.asarray(True)
 
 
 class AbstractSolver(eqx.Module):
-    """A way to compute. To add one: a file here, a line in the test registry (see CONTRIBUTING)."""
+    """A way to compute an inverse. To write one, give `check` and `factorise`."""
 
     @abc.abstractmethod
     def check(self, inverse: AbstractInverse) -> None:
-        """Refuse, when things are built, an inverse that this solver cannot compute.
+        """Raise a `ValueError`, when things are built, for an inverse it cannot compute.
 
         **Arguments:**
 
@@ -243,27 +185,27 @@ class AbstractSolver(eqx.Module):
         """
 
     @abc.abstractmethod
-    def factorise(self, metric: PullbackMetric, inverse: AbstractInverse) -> Factorised:
-        """Factorise.
+    def factorise(self, rows: Rows, inverse: AbstractInverse) -> AbstractFactors:
+        """Factorise Ã.
 
         **Arguments:**
 
-        - `metric`: the pullback metric at a point.
+        - `rows`: Ã as an operator: `mv`, `rmv`, `unit_rows`, `scale`, `gram`, `shape`, `dtype`.
         - `inverse`: which inverse.
         """
 
-    def resolve(self, operator: Whitened, inverse: AbstractInverse) -> "AbstractSolver":
-        """The concrete solver that will run.
+    def resolve(self, rows: Rows, inverse: AbstractInverse) -> "tuple[AbstractSolver, Rows]":
+        """Return the concrete solver that will run, and the rows with what was found on the way.
 
         **Arguments:**
 
-        - `operator`: what is to be factorised.
+        - `rows`: what is to be factorised.
         - `inverse`: which inverse.
         """
-        return self
+        return self, rows
 
     def cost(self, setting: Setting, inverse: AbstractInverse) -> Cost | None:
-        """What it would cost; `None` if that is not known.
+        """Return the cost estimate; `None` if there is none.
 
         **Arguments:**
 
@@ -276,3 +218,12 @@ class AbstractSolver(eqx.Module):
     def name(self) -> str:
         """What to call it in reports."""
         return type(self).__name__
+
+
+def refuse_filter(solver: str, what: str, inverse: AbstractInverse) -> ValueError:
+    """Return the error for an inverse that a solver cannot apply."""
+    return ValueError(
+        f"solver={solver}(...) {what}, which {type(inverse).__name__} needs. Use "
+        "solver=pullback.solver.SVD(), which applies any filter, or a damped inverse: "
+        "inverse=pullback.Tikhonov(...)."
+    )

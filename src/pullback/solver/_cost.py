@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from .._gram import Layout, tile_count
-from ..inverse._base import AbstractInverse, Tikhonov
+from .._gram import Layout, flops, tile_count
+from .._gram.structured import analyse, find, walk_of
+from .._rows.rows import Rows
+from ..inverse._base import AbstractInverse
 
 CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
 KRYLOV_STEPS = 300
-"""The iterations that are assumed of a Krylov solver, which depend on the spectrum and cannot be
-known.
-"""
+"""The iterations assumed of a Krylov solver; the true number depends on the spectrum."""
 
 
 class Setting(NamedTuple):
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """A bill."""
+    """A cost estimate."""
 
     flops: float
     """Operations, as of matrix products."""
@@ -58,10 +58,27 @@ class Cost(NamedTuple):
     """Bytes above the model and one gradient."""
     structured: bool = False
     """Whether A is never formed."""
+    remark: str = "forms A, at least in blocks"
+    """How it is done, in a few words."""
+
+
+def setting_of(rows: Rows) -> tuple[Setting, Rows]:
+    """Return the shapes that decide the cost, and the rows with the program that was walked."""
+    rows = analyse(rows)
+    m, size = rows.shape
+    walked = walk_of(rows)
+    if walked is None:
+        # What a product with A costs is not known; that of a dense one is assumed.
+        return Setting(m, size, rows.count, rows.dtype, 2.0 * size * rows.count), rows
+    forward = float(flops(walked.program)) * rows.count
+    setting = Setting(
+        m, size, rows.count, rows.dtype, forward, find(rows), find(rows, single=True)
+    )
+    return setting, rows
 
 
 def svd_cost(setting: Setting, inverse: AbstractInverse) -> Cost:
-    """Of the singular value decomposition of A."""
+    """Return the cost of the singular value decomposition of A."""
     m, size = setting.rows, setting.size
     return Cost(
         setting.jacobian + SINGULAR * m * size * min(m, size), 3.7 * m * size * setting.item
@@ -69,7 +86,7 @@ def svd_cost(setting: Setting, inverse: AbstractInverse) -> Cost:
 
 
 def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> Cost:
-    """Of K and its factors."""
+    """Return the cost of K and its factors."""
     m, n = setting.rows, setting.count
     q = m // n
     solve, copies = _factorisation(m, inverse)
@@ -91,13 +108,13 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
     pairs += 1.0 * m * m * rows
     memory = copies * m * m + held + 2 * m * rows
     flops = (1 + 1 / tile_count(n, m, setting.dtype, widest)) * pairs + q * setting.forward + solve
-    return Cost(flops, memory * setting.item, structured=bool(plan.factors))
+    return Cost(flops, memory * setting.item, structured=bool(plan.factors), remark=_remark(bool(plan.factors)))
 
 
 def primal_cost(
     setting: Setting, inverse: AbstractInverse, structured: bool, workspace: int
 ) -> Cost:
-    """Of G and its factors."""
+    """Return the cost of G and its factors."""
     size = setting.size
     solve, copies = _factorisation(size, inverse)
     memory = copies * size * size * setting.item + workspace
@@ -110,16 +127,22 @@ def primal_cost(
         1.0 * setting.count * size * size
         + 2.0 * (setting.rows - setting.count) * plan.row_size * size
     )
-    return Cost(flops + q * setting.forward + solve, memory, structured=True)
+    return Cost(flops + q * setting.forward + solve, memory, structured=True, remark=_remark(True))
 
 
 def krylov_cost(setting: Setting) -> Cost:
-    """Of the matrix-free solver, with `KRYLOV_STEPS` iterations assumed."""
+    """Return the cost of the matrix-free solver, with `KRYLOV_STEPS` iterations assumed."""
     return Cost(
-        KRYLOV_STEPS * 4 * setting.forward, 12.0 * (setting.size + setting.rows) * setting.item
+        KRYLOV_STEPS * 4 * setting.forward,
+        12.0 * (setting.size + setting.rows) * setting.item,
+        remark=f"A is never formed, {KRYLOV_STEPS} iterations assumed",
     )
+
+
+def _remark(structured: bool) -> str:
+    return "A is never formed" if structured else "forms A, at least in blocks"
 
 
 def _factorisation(n: int, inverse: AbstractInverse) -> tuple[float, float]:
     """Operations, and how many n × n matrices are there at once."""
-    return (CHOLESKY * n**3, 3.0) if isinstance(inverse, Tikhonov) else (EIGEN * n**3, 5.0)
+    return (CHOLESKY * n**3, 3.0) if inverse.damping is not None else (EIGEN * n**3, 5.0)

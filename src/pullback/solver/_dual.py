@@ -1,7 +1,7 @@
 r"""`Dual`: the m × m kernel \(K = AA^\top\). For more parameters than rows of A.
 
 \(A^+ r = A^\top K^+ r\) and \(G^+ g = A^\top K^+ K^+ A g\); damped, \((G + λ)^{-1} g = (g -
-A^\top(K + λ)^{-1} A g)/λ\).
+A^\top(K + λ)^{-1} A g)/λ\); for any other filter \(h(G)\,A^\top r = A^\top h(K)\,r\).
 
 Metrics that saturate: if \(\hat K = \hat A\hat A^\top\) has full rank the weights cancel, \(A^+ r =
 \hat A^\top \hat K^{-1} \hat r\), and \(\hat K\) is what is factorised.
@@ -14,69 +14,78 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat
 from .._gram import Factors, kernel, kernel_of_rows, product
-from ..inverse._base import MoorePenrose, Tikhonov
-from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
+from .._gram.structured import find, structured_factors, structured_rows
+from .._rows.rows import Rows
+from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 from ._cost import dual_cost
-from ._structured import find, structured_factors, structured_rows
+from ._redamped import Redamped, damped_filter, inverse_damping
 from ._symmetric import Damped, Eigen, damped, eigen, refine
 
 
-class Rows(eqx.Module):
+class ScaledRows(eqx.Module):
     """diag(scale) Â, in factors if the model's structure allows it, otherwise dense."""
 
-    operator: Whitened
+    rows: Rows
     factors: Factors | None
     scale: Float[Array, " m"]
 
     def __call__(self) -> Float[Array, "m m"]:
-        """K, lower triangle."""
+        """Return K, lower triangle."""
         if self.factors is not None:
             return kernel(self.factors)
-        assert self.operator.dense is not None
-        return self.scale[:, None] * kernel_of_rows(self.operator.dense) * self.scale[None, :]
+        assert self.rows.dense is not None
+        return self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
 
     def product(self, y: Array) -> Array:
-        """K y."""
+        """Return K y."""
         return self.mv(self.rmv(y)) if self.factors is None else product(self.factors, y)
 
     def mv(self, eta: Flat) -> Array:
-        """diag(scale) Â η."""
-        return self.scale * self.operator.unit_mv(eta)
+        """Return diag(scale) Â η."""
+        return self.scale * self.rows.unit_mv(eta)
 
     def rmv(self, y: Array) -> Flat:
-        """The transpose."""
-        return self.operator.unit_rmv(self.scale * y)
+        """Return the transpose on y."""
+        return self.rows.unit_rmv(self.scale * y)
 
 
-class DualFactors(AbstractFactors):
+class DualFactors(AbstractFactors, AbstractDecomposition):
     """K by eigenvectors, or K + λ by Cholesky, and the rows it was made of."""
 
-    rows: Rows
+    scaled: ScaledRows
     """Their scale is e^ℓ, or one where the weights cancel."""
     grading: Float[Array, " m"]
     gram: Eigen | Damped
     damping: Float[Array, ""] | None
+    kernel: Float[Array, ""]
+    """h₀ of a filter that is neither damped nor a pseudo-inverse."""
 
     @property
-    def spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.gram.spectrum
 
     @property
-    def resolved(self):
+    def rows(self) -> Rows:
+        """The rows, dense if they were formed: products with them then skip the model."""
+        return self.scaled.rows
+
+    @property
+    def knows_row_space(self):
         return isinstance(self.gram, Eigen)
 
-    def lifted(self, r):
-        r = self.rows.scale * r
-        solution = self.rows.rmv(self._kernel(r))
-        if self.damping is not None:
+    def solve_lifted(self, r):
+        r = self.scaled.scale * r
+        solution = self.scaled.rmv(self._kernel(r))
+        if self.damping is not None or not self.gram.refinements:
             return solution
-        # What of r is outside the range of A comes in through the eigenvectors, off by eps
-        # cond(A)², and stays in the residual of K; the normal equations do not see it.
-        rest = self.rows.rmv(r - self.rows.mv(solution))
-        return solution + self.rows.rmv(self.gram.apply(self.gram.apply(self.rows.mv(rest))))
+        # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,
+        # and stays in the residual of K; the normal equations do not see it.
+        rest = self.scaled.rmv(r - self.scaled.mv(solution))
+        twice = self.gram.apply(self.gram.apply(self.scaled.mv(rest)))
+        return solution + self.scaled.rmv(twice)
 
-    def covector(self, g):
-        gram, mv, rmv = self.gram, self.rows.mv, self.rows.rmv
+    def solve_covector(self, g):
+        gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         if isinstance(gram, Damped):
 
             def woodbury(inverse):
@@ -84,36 +93,91 @@ class DualFactors(AbstractFactors):
                 return refine(gram, once, lambda v: g - rmv(mv(v)) - gram.damping * v, once(g))
 
             return gram.solve(woodbury)
+        if not gram.refinements:
+            w = self.coordinates(g)
+            return self.combine(gram.h * w) + self.kernel * (g - self.combine(w))
         # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D Â, and D⁻² stands between the two.
-        y = refine(gram, lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), gram.apply(mv(g)))
-        ratio = self.rows.scale / jnp.where(self.grading > 0, self.grading, 1.0)
+        start = gram.apply(mv(g))
+        y = refine(gram, lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), start)
+        ratio = self.scaled.scale / jnp.where(self.grading > 0, self.grading, 1.0)
         return rmv(self._kernel(y * ratio * ratio))
+
+    def damped(self, damping):
+        if not isinstance(self.gram, Eigen):
+            return super().damped(damping)
+        h = damped_filter(self.gram.s, self.gram.kept, damping)
+        where = lambda f: (f.gram.h, f.damping)
+        inner = eqx.tree_at(where, self, (h, damping), is_leaf=lambda x: x is None)
+        return Redamped(self, _DampedRange(self, inner), inverse_damping(damping))
 
     def project(self, eta):
         if isinstance(self.gram, Damped):
             return jnp.full_like(eta, jnp.nan)
-        return self.rows.rmv(self.gram.apply(self.rows.mv(eta)))
+        if not self.gram.refinements:
+            return self.combine(jnp.where(self.gram.kept, self.coordinates(eta), 0.0))
+        return self.scaled.rmv(self.gram.apply(self.scaled.mv(eta)))
+
+    @property
+    def decomposition(self):
+        return self if isinstance(self.gram, Eigen) else None
+
+    @property
+    def s(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.gram.s  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def resolution(self):
+        return self.gram.resolution  # pyright: ignore[reportAttributeAccessIssue]
+
+    def coordinates(self, eta):
+        return self._over_s(self.gram.vectors.T @ self.scaled.mv(eta))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def combine(self, w):
+        return self.scaled.rmv(self.gram.vectors @ self._over_s(w))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _over_s(self, w: Array) -> Array:
+        """Return w/s; zero where s is rounding, which has no direction in the parameters."""
+        resolved = self.s > self.resolution
+        return jnp.where(resolved, w / jnp.where(resolved, self.s, 1.0), 0.0)
 
     def _kernel(self, r: Array) -> Array:
-        """(K + λ)⁺ r."""
+        """Return (K + λ)⁺ r."""
 
         def rest(y):
-            image = r - self.rows.product(y)
+            image = r - self.scaled.product(y)
             return image if self.damping is None else image - self.damping * y
 
         return self.gram.solve(lambda inverse: refine(self.gram, inverse, rest, inverse(r)))
 
 
-class Dual(AbstractSolver):
-    """Eigenvectors of K (Cholesky of K + λ under `Tikhonov`): O(m² P + m³) operations, O(m P + m²)
-    memory. Every inverse.
+class _DampedRange(eqx.Module):
+    """Damped eigenvector factors, with (G + λ)⁻¹ on the range as A⁺_λ (Aᵀ)⁺, (Aᵀ)⁺ = K⁺A."""
 
-    Where the model is understood (dense layers, convolutions, look-ups) K is computed from factors
-    of the layers, and A is never formed.
+    undamped: DualFactors
+    damped: DualFactors
+
+    def solve_lifted(self, r):
+        return self.damped.solve_lifted(r)
+
+    def solve_in_range(self, g):
+        scaled = self.undamped.scaled
+        y = self.undamped.gram.apply(scaled.mv(g))
+        # `solve_lifted` multiplies by the scale again.
+        positive = scaled.scale > 0
+        return self.damped.solve_lifted(
+            jnp.where(positive, y / jnp.where(positive, scaled.scale, 1.0), 0.0)
+        )
+
+
+class Dual(AbstractSolver):
+    """Eigenvectors of K (Cholesky of K + λ where the inverse is damped), for every inverse.
+
+    O(m² P + m³) operations, O(m P + m²) memory. Where the model is understood (dense layers,
+    convolutions, look-ups) K is computed from factors of the layers, and A is never formed.
     """
 
     structured: bool = eqx.field(static=True, default=True)
-    """Whether to look for structure; the result does not depend on it."""
+    """Whether to use the structure of the model; the result does not depend on it."""
 
     def check(self, inverse):
         pass
@@ -121,42 +185,31 @@ class Dual(AbstractSolver):
     def cost(self, setting, inverse):
         return dual_cost(setting, inverse, self.structured)
 
-    def factorise(self, metric, inverse):
-        operator = whiten(metric, inverse)
-        grading = operator.scale
-        found = find(operator) if self.structured else None
+    def factorise(self, rows, inverse):
+        scaled = self._scaled(rows)
+        grading = rows.scale
+        kernel = jnp.asarray(inverse.kernel, rows.dtype)
+        graded = scaled(grading)
+        if inverse.damping is not None:
+            damping = jnp.asarray(inverse.damping, rows.dtype)
+            return DualFactors(graded, grading, damped(graded, damping), damping, kernel)
+        if not (rows.graded and inverse.cancels_weights):
+            return DualFactors(graded, grading, eigen(graded(), rows.shape, inverse), None, kernel)
+        unit = scaled(jnp.ones_like(grading))()
+        plain = eigen(unit, rows.shape, inverse)
+        full = plain.spectrum.rank == jnp.sum(rows.active, dtype=jnp.int32)
+        weighed = lambda k: eigen(grading[:, None] * k * grading[None, :], rows.shape, inverse)
+        gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
+        gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
+        return DualFactors(scaled(jnp.where(full, 1.0, grading)), grading, gram, None, kernel)
+
+    def _scaled(self, rows: Rows):
+        """Return scale ↦ diag(scale) Â."""
+        found = find(rows) if self.structured else None
         if found is not None and found.factors:
-
-            def rows(scale):
-                return Rows(operator, structured_factors(metric, found, scale), scale)
-
-        else:
-            # Rows that are formed anyway are kept: a product with them is cheaper than a pass
-            # through the model.
-            dense = operator.unit_rows() if found is None else structured_rows(metric, found)
-            order = None if found is None else found.order
-
-            def rows(scale):
-                return Rows(Whitened(metric, operator.gauge, dense, order), None, scale)
-
-        graded, damping = rows(grading), None
-        if isinstance(inverse, Tikhonov):
-            damping = jnp.asarray(inverse.damping, metric.dtype)
-            gram = damped(graded, damping)
-        elif (
-            metric.problem.metric.graded
-            and isinstance(inverse, MoorePenrose)
-            and inverse.rtol is None
-        ):
-            unit = rows(jnp.ones_like(grading))()
-            plain = eigen(unit, operator.shape, inverse)
-            full = plain.spectrum.rank == jnp.sum(metric.active, dtype=jnp.int32)
-            weighed = lambda k: eigen(
-                grading[:, None] * k * grading[None, :], operator.shape, inverse
-            )
-            gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
-            gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
-            graded = rows(jnp.where(full, 1.0, grading))
-        else:
-            gram = eigen(graded(), operator.shape, inverse)
-        return Factorised(operator, inverse, DualFactors(graded, grading, gram, damping), self.name)
+            return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
+        # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
+        # the model.
+        dense = rows.unit_rows() if found is None else structured_rows(rows, found)
+        formed = rows.formed(dense, None if found is None else found.order)
+        return lambda scale: ScaledRows(formed, None, scale)

@@ -59,15 +59,15 @@ class GradedFactors(AbstractFactors):
     spectrum: Spectrum
 
     @property
-    def resolved(self):
+    def knows_row_space(self):
         return True
 
-    def lifted(self, r):
+    def solve_lifted(self, r):
         cancelled = jnp.where(self.kept, (self.u.T @ r) / jnp.where(self.kept, self.s, 1.0), 0.0)
         t = cho_solve((self.cholesky, True), self.lower.T @ (self.weights * r))
         return self.vt.T @ jnp.where(self.full, cancelled, self._back(t))
 
-    def covector(self, g):
+    def solve_covector(self, g):
         # Â Âᵀ-free: with full row rank A⁺ = V ŝ⁻¹ Ûᵀ D⁻¹, otherwise G = V Uᵀ N U Vᵀ. D was divided
         # by its largest entry.
         inside = jnp.where(self.kept, self.vt @ g, 0.0)

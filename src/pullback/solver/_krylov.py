@@ -1,20 +1,20 @@
-r"""`Krylov`: matrix-free, by LSMR on \(A\) (lineax's), never squaring the condition number; O(P +
-m) memory.
+r"""`Krylov`: matrix-free, by LSMR on \(A\) (lineax's), never squaring the condition number; O(P + m)
+memory.
 
 LSMR started from zero stays in the range of \(A^\top\), so what it converges to is the minimum-norm
 solution. Damping is a row block, \(B = [A; \sqrt λ I]\), \(B^\top B = G + λ\). A covector takes two
 solves, \(G^+ g = B^+ (B^\top)^+ g\). LSMR's own stopping test is no certificate (on spectra that
-decay smoothly it may stop early and say success), so the solve is repeated on the *true* residual,
-and the normal-equation residual of what comes out is recomputed from scratch and reported. On an
-undamped metric whose singular values decay smoothly to zero no Krylov method finds the
-Moore-Penrose solution to full accuracy; the reported residual says how far it got.
+decay smoothly it may stop early and report success), so the solve is repeated on the *true*
+residual. On an undamped metric whose singular values decay smoothly to zero no Krylov method finds
+the Moore-Penrose solution to full accuracy; the recomputed residual shows how far it got.
 
-Damped, a preconditioner gathers the spectrum (`_preconditioner.py`): on parameters, LSMR on \(B
-C^{-1/2}\); on rows (`Nystrom`, `SampleBlocks`), conjugate gradients on \((K + λ)y = r\), \(\delta =
+Damped, a preconditioner gathers the spectrum (`_preconditioner.py`): on parameters, LSMR on \(B T\)
+with \(T \approx (G + λ)^{-1/2}\); on rows, conjugate gradients on \((K + λ)y = r\), \(\delta =
 A^\top y\). A start is subtracted first; what is iterated on is the rest.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -25,47 +25,39 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat
 from .._rows.gauge import EuclideanGauge
-from ..inverse._base import MoorePenrose, Tikhonov
-from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
+from .._rows.rows import Rows
+from ._base import AbstractFactors, AbstractSolver, Spectrum, refuse_filter
 from ._cost import krylov_cost
-from ._preconditioner import (
-    AbstractPreconditioner,
-    AbstractRowInverse,
-    AbstractRowPreconditioner,
-    AbstractScaling,
-    row_inverse,
-    scaling,
-)
+from ._preconditioner import AbstractPreconditioner
 
 
 class KrylovFactors(AbstractFactors):
-    """Nothing is factorised: the operator, the tolerances, and what a preconditioner needs."""
+    """Nothing is factorised: the rows, the tolerances, and the action of a preconditioner."""
 
-    operator: Whitened
+    rows: Rows
     damping: Float[Array, ""] | None
-    scaling: AbstractScaling | None
-    on_rows: AbstractRowInverse | None
+    scaling: Callable[[Array], Array] | None
+    """T, on parameters."""
+    row_inverse: Callable[[Array], Array] | None
+    """C⁻¹, on rows."""
     start: Flat | None
     rtol: float = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
 
     @property
-    def spectrum(self) -> Spectrum:
-        return Spectrum.unknown(self.operator.metric.dtype)
+    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Spectrum.unknown(self.rows.dtype)
 
-    @property
-    def resolved(self):
-        return False
-
-    def lifted(self, r):
+    def solve_lifted(self, r):
         return self.counted(r)[0]
 
     def counted(self, r: Float[Array, " m"]) -> tuple[Flat, Array]:
-        """`lifted`, and the number of products with G or K that it took (those that a
-        preconditioner is made from not counted).
+        """Return `solve_lifted(r)` and the number of products with G or K that it took.
+
+        The products from which a preconditioner is made are not counted.
         """
-        b = self.operator.scale * r
-        if self.on_rows is not None:
+        b = self.rows.scale * r
+        if self.row_inverse is not None:
             return self._on_rows(b)
         if self.start is None:
             return self._solve(self._stack(b))
@@ -73,84 +65,112 @@ class KrylovFactors(AbstractFactors):
         correction, steps = self._solve(rest)
         return self.start + correction, steps
 
-    def covector(self, g):
+    def solve_covector(self, g):
         return self._solve(self._least_squares(self._adjoint, self._stacked, g)[0])[0]
 
+    def damped(self, damping):
+        return KrylovFactors(self.rows, damping, None, None, None, self.rtol, self.max_steps)
+
     def project(self, eta):
-        return (
-            self._solve(self._forward(eta))[0]
-            if self.damping is None
-            else jnp.full_like(eta, jnp.nan)
-        )
+        if self.damping is not None:
+            return jnp.full_like(eta, jnp.nan)
+        return self._solve(self._forward(eta))[0]
+
+    @property
+    def valid(self):
+        """Whether the preconditioner is symmetric and positive on two random vectors."""
+        action = self.row_inverse if self.scaling is None else self.scaling
+        if action is None:
+            return jnp.asarray(True)
+        size = self.rows.shape[0] if self.scaling is None else self.rows.shape[1]
+        x, y = jax.random.normal(jax.random.key(0), (2, size), self.rows.dtype)
+        # One at a time: an action need not be a function that vmap can handle.
+        image_x, image_y = action(x), action(y)
+        size = jnp.linalg.norm(image_x) * jnp.linalg.norm(y)
+        gap = jnp.abs(jnp.vdot(image_x, y) - jnp.vdot(x, image_y))
+        symmetric = gap <= jnp.sqrt(jnp.finfo(x.dtype).eps) * size
+        return symmetric & (jnp.vdot(x, image_x) > 0) & (jnp.vdot(y, image_y) > 0)
 
     def _solve(self, b: tuple[Array, ...]) -> tuple[Flat, Array]:
         scaling = self.scaling
         if scaling is None:
             return self._least_squares(self._forward, self._flat, b)
-        found, steps = self._least_squares(lambda u: self._forward(scaling.apply(u)), self._flat, b)
-        return scaling.apply(found), steps
+        found, steps = self._least_squares(lambda u: self._forward(scaling(u)), self._flat, b)
+        return scaling(found), steps
 
     def _on_rows(self, b: Array) -> tuple[Flat, Array]:
-        """Preconditioned conjugate gradients on (K + λ) y = b."""
-        inverse, damping = self.on_rows, self.damping
+        """Solve (K + λ) y = b by preconditioned conjugate gradients."""
+        inverse, damping = self.row_inverse, self.damping
         assert inverse is not None
         assert damping is not None
 
         def product(y):
-            return self.operator.mv(self.operator.rmv(y)) + damping * y
+            return self.rows.mv(self.rows.rmv(y)) + damping * y
 
-        y, steps = _conjugate_gradients(product, inverse.apply, b, self.rtol, self.max_steps)
-        return self.operator.rmv(y), steps
+        y, steps = _conjugate_gradients(product, inverse, b, self.rtol, self.max_steps)
+        return self.rows.rmv(y), steps
 
     def _stack(self, y: Array) -> tuple[Array, ...]:
         if self.damping is None:
             return (y,)
-        return y, jnp.zeros(self.operator.shape[1], y.dtype)
+        return y, jnp.zeros(self.rows.shape[1], y.dtype)
 
     def _forward(self, eta: Flat) -> tuple[Array, ...]:
-        image = self.operator.mv(eta)
+        image = self.rows.mv(eta)
         return (image,) if self.damping is None else (image, jnp.sqrt(self.damping) * eta)
 
     def _adjoint(self, y: tuple[Array, ...]) -> Flat:
-        image = self.operator.rmv(y[0])
+        image = self.rows.rmv(y[0])
         return image if self.damping is None else image + jnp.sqrt(self.damping) * y[1]
 
     @property
     def _flat(self):
-        return jax.ShapeDtypeStruct((self.operator.shape[1],), self.operator.metric.dtype)
+        return jax.ShapeDtypeStruct((self.rows.shape[1],), self.rows.dtype)
 
     @property
     def _stacked(self):
-        rows = jax.ShapeDtypeStruct((self.operator.shape[0],), self.operator.metric.dtype)
+        rows = jax.ShapeDtypeStruct((self.rows.shape[0],), self.rows.dtype)
         return (rows,) if self.damping is None else (rows, self._flat)
+
+    def _zeros(self, domain):
+        """Return zeros that depend on data.
+
+        LSMR evaluates A at its start. A constant zero there is a product with a filled matrix,
+        which XLA of jaxlib 0.10.2 to 0.12 gets wrong on the CPU.
+        """
+        flat = 0 * self.rows.structure.ravel(self.rows.params).astype(self.rows.dtype)
+        rows = 0 * jnp.where(self.rows.active, self.rows.log_scale, 0.0)
+        return jax.tree.map(lambda x: flat if x == self._flat else rows, domain)
 
     def _least_squares(self, function, domain, b):
         # lineax's LSMR compares with Python numbers, so that it runs in the default dtype only:
         # float32 under x64 is widened for it.
-        short, wide = self.operator.metric.dtype, jnp.result_type(float)
+        short, wide = self.rows.dtype, jnp.result_type(float)
 
         def widened(x):
             return _cast(function(_cast(x, short)), wide)
 
-        operator = lx.FunctionLinearOperator(
-            widened, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide), domain)
-        )
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide), domain)
+        operator = lx.FunctionLinearOperator(widened, shapes)
+        zeros = _cast(self._zeros(domain), wide)
 
         def solve(b, rtol):
             # No absolute tolerance: a saturated right-hand side may be 1e-170 and still matter.
             solver = lx.LSMR(rtol=rtol, atol=0.0, max_steps=self.max_steps, conlim=math.inf)
-            solution = lx.linear_solve(operator, _cast(b, wide), solver, throw=False)
+            solution = lx.linear_solve(
+                operator, _cast(b, wide), solver, options={"y0": zeros}, throw=False
+            )
             return _cast(solution.value, short), solution.stats["num_steps"]
 
         first, steps = solve(b, self.rtol)
         # The correction is small; half of the digits of it are all that can be had.
-        again, more = solve(jax.tree.map(jnp.subtract, b, function(first)), math.sqrt(self.rtol))
+        rest = jax.tree.map(jnp.subtract, b, function(first))
+        again, more = solve(rest, math.sqrt(self.rtol))
         return jax.tree.map(jnp.add, first, again), steps + more
 
 
 def _conjugate_gradients(product, inverse, b, rtol, max_steps) -> tuple[Array, Array]:
-    """Until the residual is rtol of b in the norm of C⁻¹, as far as rounding lets it; and the
-    number of products.
+    """Iterate until the residual is rtol of b in the norm of C⁻¹; return also the products taken.
 
     By hand: lineax's compares each component of the residual with the same one of b, and that of a
     saturated sample may be 1e-30; JAX's does not count.
@@ -190,8 +210,9 @@ def _cast(tree, dtype):
 
 
 class Krylov(AbstractSolver):
-    """LSMR with products of A and Aᵀ only, or preconditioned. `MoorePenrose()` without `rtol`, and
-    `Tikhonov`.
+    """LSMR with products of A and Aᵀ only, or preconditioned conjugate gradients.
+
+    For damped inverses, and for pseudo-inverses without a cut-off.
     """
 
     rtol: float | None = eqx.field(static=True)
@@ -210,12 +231,12 @@ class Krylov(AbstractSolver):
 
         **Arguments:**
 
-        - `rtol`: the tolerance of the iteration; if left out, 10 eps.
-        - `max_steps`: the bound on its iterations; if left out, 4 min(m, P) + 100.
-        - `preconditioner`: `Diagonal()`, `Kronecker()`, `Nystrom(rank)` or `SampleBlocks()`, for
-            `Tikhonov` only.
-        - `start`: a vector on the parameters to start from, for `Tikhonov` only: undamped, what is
-            not in the range of Aᵀ would stay.
+        - `rtol`: the tolerance of the iteration; defaults to 10 eps.
+        - `max_steps`: the bound on its iterations; defaults to 4 min(m, P) + 100.
+        - `preconditioner`: `Diagonal()`, `Kronecker()`, `Nystrom(rank)`, `SampleBlocks()` or one of
+            your own, for damped inverses only.
+        - `start`: a vector on the parameters to start from, for damped inverses only: undamped,
+            what is not in the range of Aᵀ would stay.
         """
         if rtol is not None and not 0 < rtol < 1:
             raise ValueError(
@@ -225,59 +246,76 @@ class Krylov(AbstractSolver):
             raise ValueError(f"Krylov(max_steps={max_steps}): max_steps must be at least 1.")
         if preconditioner is not None and not isinstance(preconditioner, AbstractPreconditioner):
             raise ValueError(
-                f"Krylov(preconditioner={preconditioner!r}): give pullback.solver.Diagonal(), Kronecker(), Nystrom(rank) or SampleBlocks()."
+                f"Krylov(preconditioner={preconditioner!r}): give pullback.solver.Diagonal(), "
+                "Kronecker(), Nystrom(rank), SampleBlocks() or another AbstractPreconditioner."
             )
-        if start is not None and isinstance(preconditioner, AbstractRowPreconditioner):
+        if start is not None and preconditioner is not None and preconditioner.on_rows:
             name = type(preconditioner).__name__
             raise ValueError(
-                f"Krylov(start=..., preconditioner={name}(...)): {name} iterates on rows, which have no start."
+                f"Krylov(start=..., preconditioner={name}(...)): {name} iterates on rows, which "
+                "have no start."
             )
-        self.rtol, self.max_steps, self.preconditioner, self.start = (
-            rtol,
-            max_steps,
-            preconditioner,
-            start,
-        )
+        self.rtol = rtol
+        self.max_steps = max_steps
+        self.preconditioner = preconditioner
+        self.start = start
 
     def check(self, inverse):
-        if isinstance(inverse, Tikhonov):
+        if inverse.damping is not None:
             return
         if self.preconditioner is not None or self.start is not None:
             raise ValueError(
-                f"Krylov with a preconditioner or a start does not give the minimum norm that {type(inverse).__name__} asks for: leave them "
-                "out, or damp: inverse=pullback.Tikhonov(...)."
+                "Krylov with a preconditioner or a start does not give the minimum norm that "
+                f"{type(inverse).__name__} asks for: leave them out, or damp: "
+                "inverse=pullback.Tikhonov(...)."
             )
-        if isinstance(inverse, MoorePenrose) and inverse.rtol is None:
-            return
-        raise ValueError(
-            f"Krylov cannot cut off singular values, which {inverse} asks for: it never computes them. "
-            "Use solver=pullback.solver.SVD(), or damp: inverse=pullback.Tikhonov(...)."
-        )
+        if not inverse.pseudo_inverse:
+            raise refuse_filter("Krylov", "never computes singular values", inverse)
+        if inverse.truncates:
+            raise ValueError(
+                f"Krylov cannot cut off singular values, which {inverse} asks for: it never "
+                "computes them. Use solver=pullback.solver.SVD(), or damp: "
+                "inverse=pullback.Tikhonov(...)."
+            )
 
     def cost(self, setting, inverse):
         return krylov_cost(setting)
 
-    def factorise(self, metric, inverse):
+    def factorise(self, rows, inverse):
         self.check(inverse)
-        operator = whiten(metric, inverse)
-        damping = (
-            jnp.asarray(inverse.damping, metric.dtype) if isinstance(inverse, Tikhonov) else None
-        )
-        rtol = 10 * float(jnp.finfo(metric.dtype).eps) if self.rtol is None else self.rtol
-        max_steps = 4 * min(operator.shape) + 100 if self.max_steps is None else self.max_steps
-        kind, scales, rows = self.preconditioner, None, None
+        damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
+        rtol = 10 * float(jnp.finfo(rows.dtype).eps) if self.rtol is None else self.rtol
+        max_steps = 4 * min(rows.shape) + 100 if self.max_steps is None else self.max_steps
+        kind, scaling, row_inverse = self.preconditioner, None, None
         if kind is not None and damping is not None:
-            if isinstance(kind, AbstractRowPreconditioner):
-                rows = row_inverse(operator, kind, damping)
-            else:
-                scales = scaling(operator, kind, damping)
-        # η = Rδ is not at hand for every gauge, so a start is for the Euclidean one.
-        start = (
-            None if self.start is None else metric.structure.ravel(self.start).astype(metric.dtype)
+            action = kind.build(rows, damping)
+            _check_action(kind, action, rows)
+            scaling, row_inverse = (None, action) if kind.on_rows else (action, None)
+        start = None
+        if self.start is not None:
+            start = rows.structure.ravel(self.start).astype(rows.dtype)
+            if not isinstance(rows.gauge, EuclideanGauge):
+                raise ValueError(
+                    "Krylov(start=...) is for the Euclidean gauge only: leave the gauge or the "
+                    "start out."
+                )
+        return KrylovFactors(rows, damping, scaling, row_inverse, start, rtol, max_steps)
+
+
+def _check_action(kind: AbstractPreconditioner, action: Any, rows: Rows) -> None:
+    """Raise a `ValueError` if what a preconditioner built does not keep shape and dtype."""
+    name = type(kind).__name__
+    if not callable(action):
+        raise ValueError(
+            f"{name}.build(rows, damping) must return a function of a flat array, got "
+            f"{type(action).__name__}."
         )
-        if start is not None and not isinstance(operator.gauge, EuclideanGauge):
-            raise ValueError(
-                "Krylov(start=...) is for the Euclidean gauge only: leave the gauge or the start out."
-            )
-        factors = KrylovFactors(operator, damping, scales, rows, start, rtol, max_steps)
-        return Factorised(operator, inverse, factors, self.name)
+    size = rows.shape[0] if kind.on_rows else rows.shape[1]
+    probe = jax.ShapeDtypeStruct((size,), rows.dtype)
+    found = eqx.filter_eval_shape(action, probe)
+    if (found.shape, found.dtype) != (probe.shape, probe.dtype):
+        raise ValueError(
+            f"{name}.build(rows, damping) returned an action from {probe.shape} to {found.shape} "
+            f"({found.dtype}); on {'rows' if kind.on_rows else 'parameters'} it must keep the "
+            f"shape {probe.shape} and the dtype {probe.dtype}."
+        )

@@ -1,4 +1,4 @@
-"""The bill before anything is compiled: what each route would cost, which one runs, and why."""
+"""The cost estimate before anything is compiled: each route, which one runs, and why."""
 
 import math
 from typing import Any
@@ -9,18 +9,21 @@ import jax
 from .._base.tree import split
 from .._base.types import Params
 from .._gram import Layout
-from .._natural.outcome import prepare
-from .._problem.composite import check_batch
-from .._rows.pullback import at_point
+from .._problem.validate import check_batch, validate
+from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
-from . import SVD, AbstractSolver, Auto, Dual, Krylov, Primal
-from ._base import whiten
-from ._cost import Setting
-from ._structured import setting
+from ._auto import Auto
+from ._base import AbstractSolver
+from ._cost import Setting, setting_of
+from ._dual import Dual
+from ._krylov import Krylov
+from ._primal import Primal
+from ._strategy import Strategy
+from ._svd import SVD
 
 
 class Route(eqx.Module):
-    """One way to compute, and its bill."""
+    """One way to compute, and its cost estimate."""
 
     solver: str
     flops: float
@@ -49,38 +52,51 @@ class Plan(eqx.Module):
     """Whether what is chosen fits in the memory that was allowed."""
     memory: int
     leaves: tuple[tuple[str, str], ...]
-    """How each parameter leaf enters the kernel: as factors, as rows by products, or as rows by
-    automatic differentiation, and why.
-    """
+    """How each parameter leaf enters the kernel: as factors or as rows, and why."""
 
     @property
     def route(self) -> Route:
-        """The bill of what would run."""
+        """The cost estimate of what would run."""
         return next(route for route in self.routes if route.solver == self.chosen)
 
     def __str__(self) -> str:
         m, size = self.shape
         lines = [
-            f"A is {m} x {size} ({self.samples} samples, {self.dtype}); one gradient takes {_si(self.gradient)}flop",
+            f"A is {m} x {size} ({self.samples} samples, {self.dtype}); one gradient takes "
+            f"{_si(self.gradient)}flop",
             f"{'route':<10}{'operations':>14}{'/ gradient':>12}{'memory':>12}   how",
         ]
         for route in self.routes:
             mark = "> " if route.solver == self.chosen else "  "
             lines.append(
-                f"{mark + route.solver:<10}{_si(route.flops) + 'flop':>14}{route.flops / max(self.gradient, 1.0):>12.3g}"
+                f"{mark + route.solver:<10}{_si(route.flops) + 'flop':>14}"
+                f"{route.flops / max(self.gradient, 1.0):>12.3g}"
                 f"{_si(route.memory) + 'B':>12}   {route.remark}"
             )
         lines.append(f"runs: {self.chosen}. {self.reason}")
         if not self.fits:
-            others = [route.solver for route in self.routes if route.fits]
-            offer = (
-                f"use solver=pullback.solver.{others[0]}()"
-                if others
-                else "no route fits: take fewer samples or more memory"
-            )
-            lines.append(f"does not fit in {_si(self.memory)}B: {offer}.")
+            lines.append(f"does not fit in {_si(self.memory)}B: {self._offer()}.")
         lines += [f"  {name}: {how}" for name, how in self.leaves]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        m, size = self.shape
+        return f"Plan(A is {m} x {size}, runs {self.chosen})"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("route", "operations", "memory", "how"))
+        body = ""
+        for route in self.routes:
+            name = f"<b>{route.solver}</b>" if route.solver == self.chosen else route.solver
+            cells = (name, _si(route.flops) + "flop", _si(route.memory) + "B", route.remark)
+            body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        return f"<table><tr>{head}</tr>{body}</table><p>{self.reason}</p>"
+
+    def _offer(self) -> str:
+        others = [route.solver for route in self.routes if route.fits]
+        if others:
+            return f"use solver=pullback.solver.{others[0]}()"
+        return "no route fits: take fewer samples or more memory"
 
 
 def plan(
@@ -92,111 +108,90 @@ def plan(
     solver: AbstractSolver | None = None,
     memory: int | None = None,
 ) -> Plan:
-    """What a natural gradient would cost, from shapes alone; nothing is compiled.
+    """Return what a natural gradient would cost, from shapes alone; nothing is compiled.
 
     **Arguments:**
 
-    - `problem`, `params`, `batch`: as for `natural_gradient`; only their shapes are looked at.
-    - `inverse`: which generalised inverse; `MoorePenrose()` if left out.
-    - `solver`: how; `solver.Auto()` if left out.
-    - `memory`: the bytes that may be taken above the model and one gradient; what `Auto` allows if
-        left out.
+    - `problem`, `params`, `batch`: as for `natural_gradient`; only their shapes are used.
+    - `inverse`: which generalised inverse; defaults to `MoorePenrose()`.
+    - `solver`: how; defaults to `solver.Auto()`.
+    - `memory`: the bytes that may be taken above the model and one gradient; defaults to what
+        `Auto` allows.
     """
-    solver = Auto() if solver is None else solver
-    if memory is None:
-        memory = solver.memory if isinstance(solver, Auto) else Auto().memory
-    if memory < 1:
+    if memory is not None and memory < 1:
         raise ValueError(f"memory={memory} must be a number of bytes, e.g. memory=4 * 2**30.")
-    if isinstance(solver, Auto):
-        solver = Auto(memory)
-    problem, params, data, _, inverse, solver = prepare(
-        problem, params, batch, inverse, solver, None, memory
-    )
+    if solver is None or isinstance(solver, Auto):
+        auto = Auto() if solver is None else solver
+        solver = auto if memory is None else Auto(memory)
+    limit = getattr(solver, "memory", Auto().memory) if memory is None else memory
+    strategy = Strategy(inverse, solver)
+    params, data = validate(problem, params, batch)
     found: list[Setting] = []
 
-    def look(params, data):
+    def analyse(params, data):
         check_batch(problem, params, data)
-        found.append(setting(whiten(at_point(problem, params, data, inverse, solver), inverse)))
+        rows = rows_at(problem.at(data), params).in_gauge(strategy.inverse.gauge)
+        found.append(setting_of(rows)[0])
 
-    eqx.filter_eval_shape(look, params, data)
-    shapes = found[0]
-    routes = tuple(
-        _route(candidate, shapes, inverse, memory)
-        for candidate in (SVD(), Dual(), Primal(), Krylov())
-    )
-    if isinstance(solver, Auto):
-        choice = solver.choose(shapes, inverse)
-        chosen, reason = choice.solver, choice.reason
-    else:
-        chosen, reason = solver, "Asked for."
-    if chosen.name not in {route.solver for route in routes}:
-        routes = (*routes, _route(chosen, shapes, inverse, memory))
-    fits = next(route.fits for route in routes if route.solver == chosen.name)
+    eqx.filter_eval_shape(analyse, params, data)
+    setting, inverse = found[0], strategy.inverse
+    chosen, reason = strategy.solver, "Asked for."
+    if isinstance(chosen, Auto):
+        chosen, reason = chosen.choose(setting, inverse)
+    candidates = {solver.name: solver for solver in (SVD(), Dual(), Primal(), Krylov())}
+    candidates[chosen.name] = chosen
+    routes = tuple(_route(solver, setting, inverse, limit) for solver in candidates.values())
+    layout = setting.primal if isinstance(chosen, Primal) else setting.dual
     return Plan(
-        shape=(shapes.rows, shapes.size),
-        samples=shapes.count,
-        dtype=str(shapes.dtype),
-        gradient=3 * shapes.forward,
+        shape=(setting.rows, setting.size),
+        samples=setting.count,
+        dtype=str(setting.dtype),
+        gradient=3 * setting.forward,
         routes=routes,
         chosen=chosen.name,
         reason=reason,
-        fits=fits,
-        memory=memory,
-        leaves=_leaves(shapes.primal if chosen.name == "Primal" else shapes.dual, params),
+        fits=next(route.fits for route in routes if route.solver == chosen.name),
+        memory=limit,
+        leaves=_leaves(layout, params),
     )
 
 
-def _route(solver: AbstractSolver, shapes: Setting, inverse: AbstractInverse, memory: int) -> Route:
-    bill = solver.cost(shapes, inverse)
+def _route(
+    solver: AbstractSolver, setting: Setting, inverse: AbstractInverse, memory: int
+) -> Route:
     try:
         solver.check(inverse)
     except ValueError:
-        return Route(
-            solver.name,
-            math.nan,
-            math.nan,
-            False,
-            False,
-            f"cannot compute {type(inverse).__name__} with a cut-off",
-        )
-    if bill is None:
+        remark = f"cannot compute {type(inverse).__name__} with a cut-off"
+        return Route(solver.name, math.nan, math.nan, False, False, remark)
+    cost = solver.cost(setting, inverse)
+    if cost is None:
         return Route(solver.name, math.nan, math.nan, False, True, "its cost is not known")
-    remark = (
-        "A is never formed"
-        if bill.structured or isinstance(solver, Krylov)
-        else "forms A, at least in blocks"
-    )
-    if isinstance(solver, Krylov):
-        remark += ", 300 iterations assumed"
-    return Route(
-        solver.name, bill.flops, bill.memory, bill.structured, bill.memory <= memory, remark
-    )
+    fits = cost.memory <= memory
+    return Route(solver.name, cost.flops, cost.memory, cost.structured, fits, cost.remark)
 
 
 def _leaves(found: Layout | None, params: Params) -> tuple[tuple[str, str], ...]:
-    names = [
-        jax.tree_util.keystr(path) or "params"
-        for path, _ in jax.tree_util.tree_leaves_with_path(split(params)[0])
-    ]
+    paths = jax.tree_util.tree_leaves_with_path(split(params)[0])
+    names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
     if found is None:
         return tuple((name, "generic") for name in names)
-    how = {
-        leaf: f"rows by automatic differentiation: {found.walk.free.get(leaf, 'cheaper')}"
-        for leaf in found.free
-    }
+    how = {}
+    for leaf in found.free:
+        reason = found.walk.free.get(leaf, "cheaper")
+        how[leaf] = f"rows by automatic differentiation: {reason}"
     for group in found.products:
         how[group.leaf] = f"rows by products at {group.positions} positions"
     for group in found.factors:
-        how[group.leaf] = f"factors {group.order.shape[0]} x {group.order.shape[1]}" + (
-            f" at {group.positions} positions" if group.positions > 1 else ""
-        )
+        positions = f" at {group.positions} positions" if group.positions > 1 else ""
+        how[group.leaf] = f"factors {group.order.shape[0]} x {group.order.shape[1]}{positions}"
         if (shift := group.uses[0].shift) is not None:
             how[shift.leaf] = f"with {names[group.leaf]}"
     return tuple((name, how[leaf]) for leaf, name in enumerate(names))
 
 
 def _si(number: float) -> str:
-    """1.2 G, with three digits."""
+    """Return 1.2 G, with three digits."""
     for unit in ("", "k", "M", "G", "T", "P"):
         if not abs(number) >= 999.5:
             return f"{number:.3g} {unit}"

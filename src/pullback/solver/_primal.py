@@ -7,90 +7,115 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._rows.pullback import MEMORY
-from ..inverse._base import Tikhonov
-from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, Whitened, whiten
+from .._gram.structured import WORKSPACE, find, structured_metric
+from .._rows.rows import MEMORY, Rows, scatter
+from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 from ._cost import primal_cost
-from ._structured import WORKSPACE, find, structured_metric
+from ._redamped import Redamped, damped_filter, inverse_damping
 from ._symmetric import Damped, Eigen, damped, eigen, refine
 
 
-class Held(eqx.Module):
-    """A matrix that is kept: G is summed over the samples, and to do it again would be long to
-    compile.
-    """
+class Matrix(eqx.Module):
+    """An already computed G, for `damped`, which would otherwise trace the sum a second time."""
 
     matrix: Float[Array, "P P"]
 
     def __call__(self) -> Float[Array, "P P"]:
-        """The matrix."""
+        """Return the matrix."""
         return self.matrix
 
 
-class PrimalFactors(AbstractFactors):
+class PrimalFactors(AbstractFactors, AbstractDecomposition):
     """G by eigenvectors, or G + λ by Cholesky."""
 
-    operator: Whitened
+    rows: Rows
     gram: Eigen | Damped
     damping: Float[Array, ""] | None
     order: np.ndarray | None
-    """The order of the parameters in `gram`, if it is another than that of the flat vector."""
+    """The order of the parameters in `gram`, if that is not the one of the flat vector."""
 
     @property
-    def spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.gram.spectrum
 
     @property
-    def resolved(self):
+    def knows_row_space(self):
         return isinstance(self.gram, Eigen)
 
-    def lifted(self, r):
-        operator, r = self.operator, self.operator.scale * r
+    def solve_lifted(self, r):
+        rows = self.rows
+        r = rows.scale * r
 
         def residual(eta):
             # Formed in the output space, where it does not cancel.
-            return operator.rmv(r - operator.mv(eta)) - self._damped(eta)
+            return rows.rmv(r - rows.mv(eta)) - self._damped(eta)
 
-        return self._solve(
-            lambda inverse: refine(
-                self.gram, inverse, residual, self._start(inverse, operator.rmv(r))
-            )
-        )
+        def how(inverse):
+            return refine(self.gram, inverse, residual, self._start(inverse, rows.rmv(r)))
 
-    def covector(self, g):
+        return self._solve(how)
+
+    def solve_covector(self, g):
         def product(eta):
-            return self.operator.rmv(self.operator.mv(eta))
+            return self.rows.rmv(self.rows.mv(eta))
 
         def how(inverse):
             # What of g is outside the range of G stays in the residual, and would come in through
             # the eigenvectors, off by eps cond(A)²: one product with G takes it away.
-            clean = (
-                inverse
-                if self.damping is not None
-                else lambda rest: inverse(inverse(product(rest)))
-            )
-            return refine(
-                self.gram,
-                clean,
-                lambda eta: g - product(eta) - self._damped(eta),
-                self._start(inverse, g),
-            )
+            def clean(rest):
+                return inverse(rest) if self.damping is not None else inverse(inverse(product(rest)))
+
+            residual = lambda eta: g - product(eta) - self._damped(eta)
+            return refine(self.gram, clean, residual, self._start(inverse, g))
 
         return self._solve(how)
 
+    def damped(self, damping):
+        if not isinstance(self.gram, Eigen):
+            return super().damped(damping)
+        h = damped_filter(self.gram.s, self.gram.kept, damping)
+        where = lambda f: (f.gram.h, f.damping)
+        inner = eqx.tree_at(where, self, (h, damping), is_leaf=lambda x: x is None)
+        return Redamped(self, inner, inverse_damping(damping))
+
+    def solve_in_range(self, g):
+        """Return the solution for a covector in the range."""
+        return self.solve_covector(g)
+
     def project(self, eta):
-        return (
-            self._ordered(self.gram.project, eta)
-            if isinstance(self.gram, Eigen)
-            else jnp.full_like(eta, jnp.nan)
-        )
+        if isinstance(self.gram, Eigen):
+            return self._ordered(self.gram.project, eta)
+        return jnp.full_like(eta, jnp.nan)
+
+    @property
+    def decomposition(self):
+        return self if isinstance(self.gram, Eigen) else None
+
+    @property
+    def s(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.gram.s  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def resolution(self):
+        return self.gram.resolution  # pyright: ignore[reportAttributeAccessIssue]
+
+    def coordinates(self, eta):
+        return self.gram.vectors.T @ (eta if self.order is None else eta[self.order])  # pyright: ignore[reportAttributeAccessIssue]
+
+    def combine(self, w):
+        combined = self.gram.vectors @ w  # pyright: ignore[reportAttributeAccessIssue]
+        return combined if self.order is None else scatter(combined, self.order)
 
     def _start(self, inverse, g: Array) -> Array:
-        """The first solution, put into the range of Aᵀ: the eigenvectors of G are off by eps
-        cond(A)², and what of that lies in the kernel of A no residual would show.
+        """Return the first solution, put into the range of Aᵀ where it will be refined.
+
+        The eigenvectors of G are off by eps cond(A)², and what of that lies in the kernel of A no
+        residual would show.
         """
         x = inverse(g)
-        return x if self.damping is not None else self.operator.rmv(self.operator.mv(inverse(x)))
+        if self.damping is not None or not self.gram.refinements:
+            return x
+        return self.rows.rmv(self.rows.mv(inverse(x)))
 
     def _damped(self, eta: Array) -> Array:
         return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
@@ -99,41 +124,31 @@ class PrimalFactors(AbstractFactors):
         return self.gram.solve(lambda inverse: how(lambda x: self._ordered(inverse, x)))
 
     def _ordered(self, function, x: Array) -> Array:
-        if self.order is None:
-            return function(x)
-        return jnp.zeros_like(x).at[self.order].set(function(x[self.order]), unique_indices=True)
+        return function(x) if self.order is None else scatter(function(x[self.order]), self.order)
 
 
 class Primal(AbstractSolver):
-    """Eigenvectors of G (Cholesky of G + λ under `Tikhonov`): O(m P² + P³) operations, O(P²)
-    memory. Every inverse.
+    """Eigenvectors of G (Cholesky of G + λ where the inverse is damped), for every inverse.
 
-    Where the model is understood (dense layers) G is summed from factors of the layers, 2 N P²
-    operations however many outputs a sample has.
+    O(m P² + P³) operations, O(P²) memory. Where the model is understood (dense layers) G is summed
+    from factors of the layers, 2 N P² operations however many outputs a sample has.
     """
 
     structured: bool = eqx.field(static=True, default=True)
-    """Whether to look for structure; the result does not depend on it."""
+    """Whether to use the structure of the model; the result does not depend on it."""
 
     def check(self, inverse):
         pass
 
     def cost(self, setting, inverse):
-        return primal_cost(
-            setting, inverse, self.structured, WORKSPACE if self.structured else MEMORY
-        )
+        workspace = WORKSPACE if self.structured else MEMORY
+        return primal_cost(setting, inverse, self.structured, workspace)
 
-    def factorise(self, metric, inverse):
-        operator = whiten(metric, inverse)
-        found = find(operator, single=True) if self.structured else None
-        matrix = operator.gram() if found is None else structured_metric(metric, found)
-        damping = None
-        if isinstance(inverse, Tikhonov):
-            damping = jnp.asarray(inverse.damping, metric.dtype)
-            gram = damped(Held(matrix), damping)
-        else:
-            gram = eigen(matrix, operator.shape, inverse)
+    def factorise(self, rows, inverse):
+        found = find(rows, single=True) if self.structured else None
+        matrix = rows.gram() if found is None else structured_metric(rows, found)
         order = None if found is None else found.order
-        return Factorised(
-            operator, inverse, PrimalFactors(operator, gram, damping, order), self.name
-        )
+        if inverse.damping is None:
+            return PrimalFactors(rows, eigen(matrix, rows.shape, inverse), None, order)
+        damping = jnp.asarray(inverse.damping, rows.dtype)
+        return PrimalFactors(rows, damped(Matrix(matrix), damping), damping, order)

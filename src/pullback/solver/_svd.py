@@ -1,20 +1,21 @@
-r"""`SVD`: the singular value decomposition of \(A\). Does not square the condition number; the
-reference among our solvers.
+r"""`SVD`: the singular value decomposition of \(A\). The reference among our solvers.
 
-For metrics that saturate (`graded`) and the undamped Moore-Penrose inverse, the decomposition is
-that of `_graded.py`.
+It does not square the condition number. For metrics that saturate (`graded`) and an inverse under
+which the weights of rows cancel, the decomposition is that of `_graded.py`.
 """
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..inverse._base import MoorePenrose
-from ._base import AbstractFactors, AbstractSolver, Factorised, Spectrum, whiten
+from ..inverse._base import respond
+from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 from ._cost import svd_cost
 from ._graded import graded_factors, thin_svd
+from ._redamped import Redamped, damped_filter, inverse_damping
 
 
-class SVDFactors(AbstractFactors):
+class SVDFactors(AbstractFactors, AbstractDecomposition):
     """Ã = U diag(s) Vᵀ and h(s)."""
 
     scale: Float[Array, " m"]
@@ -26,24 +27,44 @@ class SVDFactors(AbstractFactors):
     kernel: Float[Array, ""]
     spectrum: Spectrum
 
-    @property
-    def resolved(self):
-        return True
-
-    def lifted(self, r):
+    def solve_lifted(self, r):
         return self.vt.T @ (self.s * self.h * (self.u.T @ (self.scale * r)))
 
-    def covector(self, g):
+    def solve_covector(self, g):
         inside = self.vt @ g
         return self.vt.T @ (self.h * inside) + self.kernel * (g - self.vt.T @ inside)
+
+    def damped(self, damping):
+        h = damped_filter(self.s, self.kept, damping)
+        damped = eqx.tree_at(lambda f: (f.h, f.kernel), self, (h, jnp.zeros_like(self.kernel)))
+        return Redamped(self, damped, inverse_damping(damping))
+
+    def solve_in_range(self, g):
+        """Return the solution for a covector in the range."""
+        return self.solve_covector(g)
 
     def project(self, eta):
         return self.vt.T @ jnp.where(self.kept, self.vt @ eta, 0.0)
 
+    @property
+    def knows_row_space(self):
+        return True
+
+    @property
+    def decomposition(self):
+        return self
+
+    def coordinates(self, eta):
+        return self.vt @ eta
+
+    def combine(self, w):
+        return self.vt.T @ w
+
 
 class SVD(AbstractSolver):
-    """Singular value decomposition of the dense A: O(m P min(m, P)) operations, O(m P) memory.
-    Every inverse.
+    """Singular value decomposition of the dense A, for every inverse.
+
+    O(m P min(m, P)) operations, O(m P) memory.
     """
 
     def check(self, inverse):
@@ -52,24 +73,19 @@ class SVD(AbstractSolver):
     def cost(self, setting, inverse):
         return svd_cost(setting, inverse)
 
-    def factorise(self, metric, inverse):
-        operator = whiten(metric, inverse)
-        rows = operator.unit_rows()
-        if (
-            metric.problem.metric.graded
-            and isinstance(inverse, MoorePenrose)
-            and inverse.rtol is None
-        ):
-            return Factorised(
-                operator, inverse, graded_factors(rows, metric.log_scale, inverse), self.name
-            )
-        u, s, vt = thin_svd(operator.scale[:, None] * rows)
-        cutoff = inverse.cutoff(s[0], operator.shape)
-        kept = inverse.kept(s, cutoff)
-        kernel = jnp.asarray(inverse.kernel, metric.dtype)
-        h = inverse.filter(s, cutoff)
-        spectrum = Spectrum.of(s, kept, cutoff)
-        factors = SVDFactors(
-            scale=operator.scale, u=u, s=s, vt=vt, h=h, kept=kept, kernel=kernel, spectrum=spectrum
+    def factorise(self, rows, inverse):
+        dense = rows.unit_rows()
+        if rows.graded and inverse.cancels_weights:
+            return graded_factors(dense, rows.log_scale, inverse)
+        u, s, vt = thin_svd(rows.scale[:, None] * dense)
+        h, kept, cutoff = respond(inverse, s, rows.shape)
+        return SVDFactors(
+            scale=rows.scale,
+            u=u,
+            s=s,
+            vt=vt,
+            h=h,
+            kept=kept,
+            kernel=jnp.asarray(inverse.kernel, rows.dtype),
+            spectrum=Spectrum.of(s, kept, cutoff),
         )
-        return Factorised(operator, inverse, factors, self.name)

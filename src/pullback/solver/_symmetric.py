@@ -1,10 +1,11 @@
-r"""What `Dual` and `Primal` share: a symmetric matrix (K or G) factorised by eigenvectors, or by
+r"""What `Dual` and `Primal` share: a symmetric matrix, K or G, factorised by eigenvectors, or by
 Cholesky where it is damped.
 
 Working on \(K = AA^\top\) or \(G = A^\top A\) squares the condition number: an eigenvalue below
 \(n\,\mathrm{eps}\,\lambda_{\max}\) is rounding, so these solvers resolve singular values down to
 \(\sqrt{n\,\mathrm{eps}}\; s_{\max}\) only. That is the cut-off they report if the inverse asks for
-less. Iterative refinement with products of \(A\) wins back the digits of the solution itself.
+less. Iterative refinement with products of \(A\) recovers the digits of the solution itself, where
+the inverse is damped or a pseudo-inverse; any other filter is applied to the eigenvalues as it is.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from jaxtyping import Array, Float
 
 from .._base.types import Scalar
 from .._compat.lapack import cholesky
-from ..inverse._base import AbstractInverse
+from ..inverse._base import AbstractInverse, respond
 from ._base import Spectrum
 
 
@@ -29,24 +30,29 @@ class Eigen(eqx.Module):
     h: Float[Array, " n"]
     kept: Array
     spectrum: Spectrum
+    resolution: Scalar
+    """The singular value at or below which everything is rounding."""
+    refinements: int = eqx.field(static=True)
+    """How often a solution is refined: twice for a pseudo-inverse, which eigenvectors square."""
 
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """h(·) x on the eigenvectors."""
+        """Return h(·) x on the eigenvectors."""
         return self.vectors @ (self.h * (self.vectors.T @ x))
 
     def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
-        """A computation with h(·)."""
+        """Return `how(inverse)`, with `inverse(x)` = h(·) x."""
         return how(self.apply)
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The projection on the eigenvectors that are kept."""
+        """Return the projection on the eigenvectors that are kept."""
         return self.vectors @ jnp.where(self.kept, self.vectors.T @ x, 0.0)
 
 
 class Damped(eqx.Module):
-    """K + λ or G + λ = L Lᵀ, and how to make the matrix again for where that is not proved to be
-    positive definite: LAPACK overwrites it, and a copy that is almost never looked at would cost as
-    much memory and a pass through it.
+    """K + λ or G + λ = L Lᵀ.
+
+    Also keeps a function that recomputes the matrix for the rare eigenvector fallback: LAPACK
+    overwrites its input, and keeping a copy would double the memory.
     """
 
     cholesky: Float[Array, "n n"]
@@ -54,20 +60,22 @@ class Damped(eqx.Module):
     again: Callable[[], Float[Array, "n n"]]
     damping: Scalar
     proved: Array
+    """Whether the matrix is positive definite beyond rounding."""
     spectrum: Spectrum
+    # Cholesky is backward stable: one refinement suffices.
+    refinements: int = eqx.field(static=True, default=1)
 
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """(· + λ)⁻¹ x."""
+        """Return (· + λ)⁻¹ x."""
         return self.solve(lambda inverse: inverse(x))
 
     def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
-        """A computation with (· + λ)⁻¹."""
+        """Return `how(inverse)`, with `inverse(x)` = (· + λ)⁻¹ x."""
 
         def by_eigenvectors():
             values, vectors = jnp.linalg.eigh(self.again(), symmetrize_input=False)
-            return how(
-                lambda x: vectors @ ((vectors.T @ x) / (jnp.maximum(values, 0.0) + self.damping))
-            )
+            values = jnp.maximum(values, 0.0) + self.damping
+            return how(lambda x: vectors @ ((vectors.T @ x) / values))
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
         solution = how(lambda x: cho_solve((self.cholesky, True), x))
@@ -75,24 +83,24 @@ class Damped(eqx.Module):
 
 
 def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: AbstractInverse) -> Eigen:
-    """Eigendecomposition of K or G."""
+    """Return the eigendecomposition of K or G, lower triangle, for A of a shape."""
     values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
     s = jnp.sqrt(jnp.maximum(values[::-1], 0.0))
     # The maximum hides a NaN matrix; let it show.
     s = jnp.where(jnp.all(jnp.isfinite(values)), s, jnp.nan)
     resolution = jnp.sqrt(max(shape) * jnp.finfo(s.dtype).eps) * s[0]
-    cutoff = jnp.maximum(inverse.cutoff(s[0], shape), resolution)
-    kept = inverse.kept(s, cutoff)
-    return Eigen(vectors[:, ::-1], s, inverse.filter(s, cutoff), kept, Spectrum.of(s, kept, cutoff))
+    h, kept, cutoff = respond(inverse, s, shape, resolution)
+    spectrum = Spectrum.of(s, kept, cutoff)
+    refinements = 2 if inverse.pseudo_inverse else 0
+    return Eigen(vectors[:, ::-1], s, h, kept, spectrum, resolution, refinements)
 
 
 def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
-    """Cholesky of K + λ or G + λ, if that is positive definite beyond rounding; otherwise its
-    eigenvectors.
+    """Return Cholesky factors of K + λ or G + λ; `make` is a pytree that returns K or G.
 
     The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at
     least -n·eps·‖·‖; so with λ above that the sum is positive definite. The pivots are checked all
-    the same. A fallback is reported.
+    the same. Otherwise eigenvectors take over, and the spectrum reports it.
     """
     matrix = make()
     n = matrix.shape[0]
@@ -111,8 +119,8 @@ def refine(
     residual: Callable[[Array], Array],
     start: Array,
 ) -> Array:
-    """Iterative refinement, x + solve(residual(x)): once for a Cholesky factorisation, which is
-    backward stable, twice for eigenvectors.
-    """
-    x = start + solve(residual(start))
-    return x if isinstance(gram, Damped) else x + solve(residual(x))
+    """Return x after refinements x + solve(residual(x)) from a start."""
+    x = start
+    for _ in range(gram.refinements):
+        x = x + solve(residual(x))
+    return x

@@ -1,10 +1,4 @@
-"""The laboratory: what the sources of this library claim, measured. One folder a source, one file a
-claim.
-"""
-
-import functools
-import importlib
-from collections.abc import Mapping, Sequence
+"""What the sources of this library claim, measured. One folder per source, one file per claim."""
 
 from ._claim import SOURCES as SOURCES
 from ._claim import Budget as Budget
@@ -13,114 +7,103 @@ from ._claim import Measured as Measured
 from ._claim import Role as Role
 from ._claim import Row as Row
 from ._claim import Verdict as Verdict
+from ._claim import at_least as at_least
+from ._claim import at_most as at_most
+from ._claim import equals as equals
 from ._claim import judge as judge
+from ._registry import Entry as Entry
+from ._registry import Registry as Registry
+from ._registry import collect as collect
 
-# Folder -> its modules, in reading order: one line a claim.
-MODULES: dict[str, tuple[str, ...]] = {
-    "invariance": (
-        "lemma_1",
-        "theorem_1",
-        "proofs",
-        "definitions",
-        "theorem_2",
-        "example_1",
-        "figure_eight",
-        "parameter_space",
-        "constraints",
-        "woodbury",
-        "trajectory",
-        "proposition_1",
-        "proposition_2",
-        "minimum_norm",
-    ),
-    "abstract": (
-        "independence",
-        "singular",
-        "tikhonov",
-    ),
-    "depth": (
-        "lemma_1",
-        "lemma_2",
-        "theorem_1",
-        "theorem_2",
-        "theorem_3",
-        "theorem_4",
-        "statement_invariance",
-        "statement_completion",
-        "normalisation",
-        "newton_flow",
-        "limit_direction",
-        "ols",
-        "ols_direction",
-        "parametrisations",
-        "train_fisher",
-        "population_fisher",
-        "wasserstein",
-        "initialisation",
-        "proliferation",
-        "diagonal_network",
-        "factorisation",
-        "singular_fisher",
-        "stability",
-        "counterexample",
-        "typos",
-        "figure_1",
-        "figure_2",
-        "figure_3",
-        "figure_4",
-        "chance",
-        "structure",
-        "figure_5",
-        "figure_6",
-    ),
-    "lecture": (
-        "rosenbrock",
-        "proximal",
-        "mirror",
-        "approximations",
-        "gaussian",
-        "pullback_metric",
-        "function_distance",
-        "products",
-        "bregman",
-        "fisher",
-        "units",
-        "duality",
-        "invariance",
-    ),
-    "ours": (
-        "singular_metric",
-        "glm",
-        "saturation",
-        "parametrisation",
-        "min_l1",
-        "masked_completion",
-        "peak",
-        "full_rank_solver",
-    ),
+MODULES: dict[str, dict[str, tuple[str, ...]]] = {
+    "invariance": {
+        "lemma_1": ("lemma-1",),
+        "theorem_1": ("theorem-1",),
+        "proofs": ("proofs",),
+        "definitions": ("definitions",),
+        "theorem_2": ("theorem-2",),
+        "example_1": ("example-1",),
+        "figure_eight": ("example-2", "figure-eight-numbers", "figure-eight-reason"),
+        "parameter_space": ("parameter-space", "remark-2"),
+        "constraints": ("constraints",),
+        "woodbury": ("woodbury",),
+        "trajectory": ("trajectory",),
+        "proposition_1": ("proposition-1",),
+        "proposition_2": ("proposition-2",),
+        "minimum_norm": ("minimum-norm",),
+    },
+    "abstract": {
+        "independence": ("independence",),
+        "singular": ("singular-point",),
+        "tikhonov": ("tikhonov",),
+    },
+    "depth": {
+        "lemma_1": ("depth-lemma-1",),
+        "lemma_2": ("depth-lemma-2",),
+        "theorem_1": ("depth-theorem-1",),
+        "theorem_2": ("depth-theorem-2",),
+        "theorem_3": ("depth-theorem-3",),
+        "theorem_4": ("depth-theorem-4",),
+        "statement_invariance": ("depth-invariance",),
+        "statement_completion": ("depth-completion",),
+        "normalisation": ("depth-normalisation",),
+        "newton_flow": ("depth-newton-flow",),
+        "limit_direction": ("depth-limit-direction",),
+        "ols": ("depth-ols",),
+        "ols_direction": ("depth-ols-direction",),
+        "parametrisations": ("depth-parametrisations",),
+        "train_fisher": ("depth-train-fisher",),
+        "population_fisher": ("depth-test-fisher",),
+        "wasserstein": ("depth-wasserstein",),
+        "initialisation": ("depth-initialisation",),
+        "proliferation": ("depth-proliferation",),
+        "diagonal_network": ("depth-diagonal-network",),
+        "factorisation": ("depth-factorisation",),
+        "singular_fisher": ("depth-singular-fisher",),
+        "stability": ("depth-stability",),
+        "counterexample": ("depth-counterexample",),
+        "typos": ("depth-typos",),
+        "figure_1": ("depth-figure-1",),
+        "figure_2": ("depth-figure-2",),
+        "figure_3": ("depth-figure-3",),
+        "figure_4": ("depth-figure-4",),
+        "chance": ("depth-chance",),
+        "structure": ("depth-structure",),
+        "figure_5": ("depth-figure-5",),
+        "figure_6": ("depth-figure-6",),
+    },
+    "lecture": {
+        "rosenbrock": ("rosenbrock", "rosenbrock-valley"),
+        "proximal": ("proximal-implicit",),
+        "mirror": ("mirror-descent",),
+        "approximations": ("proximal-natural", "proximal-newton"),
+        "gaussian": ("gaussian-coordinates",),
+        "pullback_metric": ("pullback-metric",),
+        "function_distance": ("function-distance",),
+        "products": ("products",),
+        "bregman": ("bregman-order", "bregman-convex"),
+        "fisher": ("true-fisher",),
+        "units": ("units",),
+        "duality": ("duality",),
+        "invariance": ("first-order-invariance", "affine-invariance", "output-layer"),
+    },
+    "ours": {
+        "singular_metric": ("singular-metric",),
+        "glm": ("glm-irls",),
+        "saturation": ("saturation",),
+        "parametrisation": ("parametrisation",),
+        "min_l1": ("min-l1",),
+        "masked_completion": ("masked-completion",),
+        "peak": ("peak",),
+        "full_rank_solver": ("full-rank-solver",),
+    },
 }
+"""Source -> module -> names of its claims, in reading order."""
+
+REGISTRY = collect(MODULES, __name__)
+"""All claims by name, in reading order. A claim is imported when it is requested."""
 
 
-def collect(modules: Mapping[str, Sequence[str]], package: str = __name__) -> dict[str, Claim]:
-    """Import modules and gather their claims by name; two of one name are refused."""
-    found: dict[str, Claim] = {}
-    for folder, names in modules.items():
-        for name in names:
-            module = importlib.import_module(f"{package}.{folder}.{name}")
-            for claim in getattr(module, "CLAIMS", None) or (module.CLAIM,):
-                if claim.name in found:
-                    raise ValueError(
-                        f"two claims are called {claim.name!r}; the second is in {folder}/{name}.py."
-                    )
-                if claim.source != folder:
-                    raise ValueError(
-                        f"{folder}/{name}.py: the claim {claim.name!r} names the source {claim.source!r}."
-                    )
-                found[claim.name] = claim
-    return found
-
-
-@functools.cache
-def claims() -> dict[str, Claim]:
-    """All claims by name, in reading order. Imports their modules."""
-    return collect(MODULES)
+def claims() -> Registry:
+    """All claims by name, in reading order."""
+    return REGISTRY

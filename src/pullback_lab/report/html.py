@@ -1,5 +1,7 @@
-"""The report as one HTML page: no script, nothing from the network, pictures inside, light or dark
-as the reader prefers, narrow or wide.
+"""The report as one HTML page.
+
+The page has no script, loads nothing from the network, and contains its pictures. It is light or
+dark as the reader prefers, and readable on narrow and wide screens.
 """
 
 import base64
@@ -8,34 +10,45 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from ..papers import SOURCES, Role, Row, Verdict
+from ..papers import SOURCES, Budget, Role, Row, Verdict
+from .format import format_bound, format_number, format_outcome, format_row
+from .report import Report
 from .result import Result
-from .run import Report
 from .style import STYLE
-from .terminal import against, number, outcome
 
 TITLE = "pullback: what was claimed, and what holds"
 INTRODUCTION = (
-    "Each claim of the sources is measured in float64, and each number is held against a bound: ≤ for an error, ≥ for a difference that must "
-    "be there, = for a count. A claim holds if it holds as stated; it holds with correction if what is stated fails and our correction does "
-    "not. Controls must hold for the rest to mean anything."
+    "Each claim of the sources is measured in float64. Each measured number is compared with a "
+    "bound: ≤ for an error, ≥ for a difference that must be there, = for a count. A claim holds if "
+    "it holds as stated. It holds with correction if the statement fails and our correction holds. "
+    "If a control fails, there is no verdict."
 )
 NOTATION = (
-    "Notation: θ or ξ parameters, z outputs, J = ∂z/∂θ, c = dL = ∂L/∂z, g = Jᵀc the gradient; M the metric on the outputs, G = JᵀMJ the same "
-    "on the parameters, G⁺ its Moore-Penrose inverse; M⁻¹c the ambient gradient, Π the projection on the motions that the model can make; "
-    "δ = G⁺g the natural gradient, Jδ its pushforward. Differences of vectors and matrices are relative."
+    "Notation: θ or ξ parameters, z outputs, J = ∂z/∂θ, c = dL = ∂L/∂z, g = Jᵀc the gradient; "
+    "M the metric on the outputs, G = JᵀMJ the pullback metric on the parameters, G⁺ its "
+    "Moore-Penrose inverse; M⁻¹c the ambient gradient, Π the projection on the tangent space of the "
+    "model; δ = G⁺g the natural gradient, Jδ its pushforward. Differences of vectors and matrices "
+    "are relative."
 )
-TONES = {Verdict.HOLDS: "good", Verdict.CORRECTED: "amended", Verdict.FAILS: "bad", Verdict.OPEN: "open"}
-GROUPS = {Role.STATED: "As the source states it", Role.CORRECTED: "As corrected here", Role.CONTROL: "Controls"}
+TONES = {
+    Verdict.HOLDS: "good",
+    Verdict.CORRECTED: "amended",
+    Verdict.FAILS: "bad",
+    Verdict.OPEN: "open",
+}
+GROUPS = {
+    Role.STATED: "As the source states it",
+    Role.CORRECTED: "As corrected here",
+    Role.CONTROL: "Controls",
+}
 
 
 def page(report: Report, folder: Path) -> str:
-    """The whole page."""
-    made = report.versions
-    versions = ", ".join(f"{name} {version}" for name, version in made.items())
-    size, seeds = ("full" if report.budget.full else "quick"), report.budget.seeds
-    missing = f'<p class="soft">Not run: {escape(", ".join(report.missing))}.</p>\n' if report.missing else ""
-    tone = "good" if report.complete and not report.differing else "bad"
+    """The whole page; `folder` contains the pictures."""
+    missing = ""
+    if report.missing:
+        missing = f'<p class="soft">Not run: {escape(", ".join(report.missing))}.</p>\n'
+    tone = "good" if report.agrees else "bad"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -53,98 +66,144 @@ def page(report: Report, folder: Path) -> str:
 {missing}<nav aria-label="Summary">
 {_summary(report.results)}</nav>
 <main>
-{_sections(report, folder)}</main>
+{_sections(report.results, folder)}</main>
 <footer class="soft">
 <p>{NOTATION}</p>
-<p>{escape(report.date)} · budget {size}, {seeds} seed{"s" if seeds > 1 else ""} · {escape(versions)}</p>
+<p>{_colophon(report)}</p>
 </footer>
 </body>
 </html>
 """
 
 
-def _counts(results: Iterable[Result]) -> str:
-    results = tuple(results)
+def _colophon(report: Report) -> str:
+    """Date, budget and versions of a run."""
+    seeds = report.budget.seeds
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return (
+        f"{escape(report.date)} · budget {report.budget.label}, "
+        f"{seeds} seed{'s' if seeds > 1 else ''} · {escape(versions)}"
+    )
+
+
+def _counts(results: tuple[Result, ...]) -> str:
+    """The number of claims per verdict."""
     items = [(v.value, TONES[v], sum(r.verdict is v for r in results)) for v in Verdict]
     items.append(("no verdict", "bad", sum(r.verdict is None for r in results)))
-    chips = "".join(f'<li class="{tone}"><b>{count}</b>{escape(name)}</li>' for name, tone, count in items if count)
+    chips = "".join(
+        f'<li class="{tone}"><b>{count}</b>{escape(name)}</li>'
+        for name, tone, count in items
+        if count
+    )
     return f'<ul class="counts" aria-label="Verdicts">{chips}</ul>'
 
 
 def _by_source(results: Iterable[Result]) -> dict[str, list[Result]]:
-    results = tuple(results)
-    groups = {source: [result for result in results if result.source == source] for source in SOURCES}
+    """The results of each source that has some."""
+    groups: dict[str, list[Result]] = {source: [] for source in SOURCES}
+    for result in results:
+        groups[result.source].append(result)
     return {source: group for source, group in groups.items() if group}
 
 
 def _summary(results: Iterable[Result]) -> str:
-    head = '<th scope="col">claim</th><th scope="col">where</th><th scope="col">verdict</th><th scope="col" class="number">key number</th>'
+    """The table of all claims, with links to their sections."""
+    head = (
+        '<th scope="col">claim</th><th scope="col">where</th><th scope="col">verdict</th>'
+        '<th scope="col" class="number">key number</th>'
+    )
     bodies = ""
     for source, group in _by_source(results).items():
-        rows = "".join(
-            f'<tr><td class="claimname"><a href="#{escape(r.name, quote=True)}">{escape(r.name)}</a></td>'
-            f'<td class="place soft">{escape(r.place)}</td><td>{_badge(r)}</td><td class="number">{escape(against(r.key_row))}</td></tr>\n'
-            for r in group
-        )
-        bodies += f'<tbody>\n<tr><th colspan="4" scope="rowgroup">{escape(SOURCES[source])}</th></tr>\n{rows}</tbody>\n'
+        title = f'<tr><th colspan="4" scope="rowgroup">{escape(SOURCES[source])}</th></tr>'
+        bodies += f"<tbody>\n{title}\n{''.join(map(_summary_row, group))}</tbody>\n"
     return f'<table class="summary">\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n'
 
 
-def _sections(report: Report, folder: Path) -> str:
+def _summary_row(result: Result) -> str:
+    """The row of one claim in the summary."""
+    link = f'<a href="#{escape(result.name, quote=True)}">{escape(result.name)}</a>'
+    return (
+        f'<tr><td class="claimname">{link}</td>'
+        f'<td class="place soft">{escape(result.place)}</td><td>{_badge(result)}</td>'
+        f'<td class="number">{escape(format_row(result.key_row))}</td></tr>\n'
+    )
+
+
+def _sections(results: Iterable[Result], folder: Path) -> str:
+    """One section per claim, grouped by source."""
     parts = []
-    for source, group in _by_source(report.results).items():
+    for source, group in _by_source(results).items():
         parts.append(f"<h2>{escape(SOURCES[source])}</h2>\n")
         parts.extend(_section(result, folder) for result in group)
     return "".join(parts)
 
 
 def _section(result: Result, folder: Path) -> str:
-    correction = f'<p class="correction"><b>Correction.</b> {escape(result.correction)}</p>\n' if result.correction else ""
-    error = f'<pre class="bad">{escape(result.error)}</pre>\n' if result.error is not None else ""
-    tables = "".join(_table(role, [row for row in result.rows if row.role is role]) for role in Role)
-    size, seeds = ("full" if result.stamp.get("full") else "quick"), result.stamp.get("seeds")
-    command = escape(f"pullback reproduce {result.name} --budget {size} --seeds {seeds}")
+    """Everything about one claim."""
+    correction = ""
+    if result.correction:
+        text = escape(result.correction)
+        correction = f'<p class="correction"><b>Correction.</b> {text}</p>\n'
+    error = ""
+    if result.error is not None:
+        error = f'<pre class="bad">{escape(result.error)}</pre>\n'
+    tables = "".join(
+        _table(role, [row for row in result.rows if row.role is role]) for role in Role
+    )
+    budget = Budget(bool(result.stamp.get("full")), result.stamp.get("seeds", 1))
+    command = f"pullback reproduce {result.name} --budget {budget.label} --seeds {budget.seeds}"
+    made = f"<code>{escape(command)}</code> · {result.seconds:.1f} s · {escape(result.date)}"
     return f"""<section class="claim" id="{escape(result.name, quote=True)}">
 <header><h3>{escape(result.name)}</h3>{_badge(result)}</header>
 <p class="soft">{escape(result.place)}</p>
 <p>{escape(result.statement)}</p>
-{correction}{_figure(result, folder)}{tables}{error}<p class="soft"><code>{command}</code> · {result.seconds:.1f} s · {escape(result.date)}</p>
+{correction}{_figure(result, folder)}{tables}{error}<p class="soft">{made}</p>
 </section>
 """
 
 
 def _badge(result: Result) -> str:
+    """The verdict as a coloured label."""
     tone = TONES[result.verdict] if result.verdict and result.agrees else "bad"
-    return f'<span class="badge {tone}">{escape(outcome(result))}</span>'
+    return f'<span class="badge {tone}">{escape(format_outcome(result))}</span>'
 
 
 def _figure(result: Result, folder: Path) -> str:
+    """The picture of a claim, inside the page."""
     path = folder / f"{result.name}.png"
     if "png" not in result.pictures or not path.exists():
         return ""
     content = path.read_bytes()
-    width, height = struct.unpack(">II", content[16:24])  # of a PNG, from its first chunk
-    data = base64.b64encode(content).decode()
-    alt = escape(result.alt, quote=True)
+    width, height = struct.unpack(">II", content[16:24])  # from the first chunk of a PNG file
     wide = ' class="wide"' if width > 1.8 * height else ""
-    return f'<figure tabindex="0"><img{wide} width="{width}" height="{height}" alt="{alt}" src="data:image/png;base64,{data}"></figure>\n'
+    alt = escape(result.alt, quote=True)
+    data = base64.b64encode(content).decode()
+    return (
+        f'<figure tabindex="0"><img{wide} width="{width}" height="{height}" alt="{alt}" '
+        f'src="data:image/png;base64,{data}"></figure>\n'
+    )
 
 
 def _table(role: Role, rows: list[Row]) -> str:
+    """The rows of one role."""
     if not rows:
         return ""
-    head = '<tr><th scope="col">what</th><th scope="col" class="number">measured</th><th scope="col" class="number">bound</th>'
-    body = "".join(_row(row) for row in rows)
+    head = (
+        '<tr><th scope="col">what</th><th scope="col" class="number">measured</th>'
+        '<th scope="col" class="number">bound</th><th scope="col">holds</th></tr>'
+    )
     return (
-        f'<h4>{GROUPS[role]}</h4>\n<table class="rows">\n<thead>{head}<th scope="col">holds</th></tr></thead>\n'
-        f"<tbody>\n{body}</tbody>\n</table>\n"
+        f'<h4>{GROUPS[role]}</h4>\n<table class="rows">\n<thead>{head}</thead>\n'
+        f"<tbody>\n{''.join(map(_row, rows))}</tbody>\n</table>\n"
     )
 
 
 def _row(row: Row) -> str:
-    measured, bound = escape(number(row.measured)), escape(f"{row.relation} {number(row.bound)}")
-    badge = f'<span class="badge {"good" if row.holds else "bad"}">{"yes" if row.holds else "no"}</span>'
+    """One measured number."""
+    measured = escape(format_number(row.measured))
+    tone, word = ("good", "yes") if row.holds else ("bad", "no")
     return (
         f'<tr><td>{escape(row.label)}</td><td class="number" data-label="measured">{measured}</td>'
-        f'<td class="number" data-label="bound">{bound}</td><td>{badge}</td></tr>\n'
+        f'<td class="number" data-label="bound">{escape(format_bound(row))}</td>'
+        f'<td><span class="badge {tone}">{word}</span></td></tr>\n'
     )

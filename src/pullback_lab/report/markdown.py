@@ -1,29 +1,39 @@
-"""The summary as Markdown, to be kept where the page is too large: claims, verdicts, and the number
-that each rests on.
-"""
+"""The summary of a report in Markdown: claims, verdicts, and the key number of each."""
+
+from collections.abc import Iterable
 
 from ..papers import SOURCES, Verdict
+from .format import format_outcome, format_row
+from .report import Report
 from .result import Result
-from .run import Report
-from .terminal import against, outcome
+
+HEAD = "| claim | where | verdict | what | measured |\n|---|---|---|---|---|\n"
 
 
 def summary(report: Report) -> str:
-    """One table a source, with the command that made it."""
-    size = "full" if report.budget.full else "quick"
+    """One table per source, with the command that made the report."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     counts = ", ".join(f"{sum(r.verdict is v for r in report.results)} {v.value}" for v in Verdict)
-    text = f"`pullback reproduce --budget {size} --seeds {report.budget.seeds}`, {report.date}, {versions}.\n\n{report.sentence} {counts[0].upper()}{counts[1:]}.\n"
+    text = (
+        f"`pullback reproduce --budget {report.budget.label} --seeds {report.budget.seeds}`, "
+        f"{report.date}, {versions}.\n\n"
+        f"{report.sentence} {counts[0].upper()}{counts[1:]}.\n"
+    )
     for source, title in SOURCES.items():
         own = [result for result in report.results if result.source == source]
         if own:
-            text += f"\n## {title}\n\n| claim | where | verdict | what | measured |\n|---|---|---|---|---|\n" + "".join(
-                map(_line, own)
-            )
+            text += f"\n## {title}\n\n{_table(own)}"
     return text
 
 
+def _table(results: Iterable[Result]) -> str:
+    """The table of one source."""
+    return HEAD + "".join(map(_line, results))
+
+
 def _line(result: Result) -> str:
+    """The line of one claim."""
     row = result.key_row
-    cells = (f"`{result.name}`", result.place, outcome(result), row.label if row else "", against(row))
+    label = row.label if row else ""
+    cells = (f"`{result.name}`", result.place, format_outcome(result), label, format_row(row))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

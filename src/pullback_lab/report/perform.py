@@ -1,4 +1,4 @@
-"""From a claim to its result: measure, judge, draw. What raises is a result too."""
+"""Runs one claim: measures, judges, draws. An exception becomes a result, too."""
 
 import io
 import json
@@ -11,22 +11,30 @@ from ..papers import Budget, Claim, Row, Verdict, judge
 from .result import Result, decode, encode
 from .stamp import now, stamp
 
-DOTS = 120
+DOTS_PER_INCH = 120
 
 
 def perform(claim: Claim, budget: Budget) -> tuple[Result, dict[str, bytes]]:
-    """The result of a claim and its picture as PNG and SVG."""
-    clock, rows, data, verdict, error, pictures = time.perf_counter(), (), {}, None, None, {}
+    """The result of a claim, and its figure as PNG and SVG."""
+    clock = time.perf_counter()
+    rows: tuple[Row, ...] = ()
+    data: Mapping[str, Any] = {}
+    verdict = None
+    error = None
+    pictures: dict[str, bytes] = {}
     try:
-        rows, measured = claim.measure(budget)
-        rows, verdict = tuple(rows), judge(rows)
-        if claim.figure is not None and measured:
-            # Drawn from what comes back from disk, so that the file is enough to draw it again.
-            data = decode(json.loads(json.dumps(encode(measured))))
-            pictures = draw(claim, data)
+        measured = claim.measure(budget)
+        rows = tuple(measured.rows)
+        verdict = judge(rows)
+        if claim.draw is not None and measured.data:
+            # The figure is drawn from what is read back, so that the file suffices to redraw it.
+            data = decode(json.loads(json.dumps(encode(measured.data))))
+            pictures = render(claim, data)
     except (Exception, SystemExit):
-        error, verdict = traceback.format_exc(limit=-6), None
-    return describe(claim, budget, rows, verdict, time.perf_counter() - clock, data, error), pictures
+        error = traceback.format_exc(limit=-6)
+        verdict = None
+    seconds = time.perf_counter() - clock
+    return describe(claim, budget, rows, verdict, seconds, data, error), pictures
 
 
 def describe(
@@ -38,7 +46,7 @@ def describe(
     data: Mapping[str, Any] = {},
     error: str | None = None,
 ) -> Result:
-    """A result with what the claim says about itself."""
+    """A result that carries the description of its claim."""
     return Result(
         name=claim.name,
         source=claim.source,
@@ -59,21 +67,22 @@ def describe(
 
 
 def _alt(claim: Claim) -> str:
-    """What the picture shows, in words: how the function that draws it describes itself."""
-    words = (getattr(claim.figure, "__doc__", None) or "").strip().split("\n\n")[0]
+    """The alt text of the figure: the first paragraph of the docstring of `claim.draw`."""
+    words = (getattr(claim.draw, "__doc__", None) or "").strip().split("\n\n")[0]
     return " ".join(words.split()) or claim.statement
 
 
-def draw(claim: Claim, data: Mapping[str, Any]) -> dict[str, bytes]:
-    """The picture of a claim, format -> content."""
+def render(claim: Claim, data: Mapping[str, Any]) -> dict[str, bytes]:
+    """The figure of a claim, format -> content."""
     import matplotlib
 
-    assert claim.figure is not None
+    assert claim.draw is not None
     with matplotlib.rc_context({"svg.hashsalt": claim.name, "svg.fonttype": "none"}):
-        figure = claim.figure(data)
-        figure = figure[0] if isinstance(figure, tuple) else figure  # pullback.plot returns (figure, axes)
+        figure = claim.draw(data)
+        if isinstance(figure, tuple):  # `pullback.plot` returns (figure, axes)
+            figure = figure[0]
         pictures = {}
-        for kind, options in (("png", {"dpi": DOTS}), ("svg", {"metadata": {"Date": None}})):
+        for kind, options in (("png", {"dpi": DOTS_PER_INCH}), ("svg", {"metadata": {"Date": None}})):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, facecolor="white", **options)
             pictures[kind] = buffer.getvalue()

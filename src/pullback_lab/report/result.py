@@ -1,10 +1,9 @@
-"""What became of one claim, as a file.
+"""The result of one claim, and its file.
 
 A finished claim is `<name>.json` beside `<name>.png` and `<name>.svg`. The pictures are written
-first and the JSON last, each to a temporary file that is then renamed: a run that is killed leaves
-either a whole result or none. The JSON carries checksums of itself and of the pictures, and a stamp
-of what it was made with: budget, seeds, versions, and the source of the claim and of the library. A
-result with another stamp is not used again.
+first and the JSON last, each to a temporary file that is then renamed, so that a killed run leaves
+either a whole result or none. The JSON contains checksums of itself and of the pictures, and a
+stamp of what it was made with (see `stamp.py`). A result with another stamp is not used again.
 """
 
 import dataclasses
@@ -18,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ..papers import Row, Verdict
-from ..papers._claim import Role
+from ..papers import Role, Row, Verdict
 
 
 class Damaged(Exception):
-    """A result file that is not what was written."""
+    """A result file does not contain what was written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +58,17 @@ class Result:
         return (named or list(self.rows) or [None])[0]
 
     def plain(self) -> dict[str, Any]:
-        """As what JSON knows, without the data."""
-        content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("data", "rows")}
-        content["recorded"], content["verdict"] = self.recorded.value, self.verdict and self.verdict.value
+        """The fields as JSON values, without the data."""
+        names = [field.name for field in dataclasses.fields(self)]
+        content = {name: getattr(self, name) for name in names if name not in ("data", "rows")}
+        content["recorded"] = self.recorded.value
+        content["verdict"] = self.verdict and self.verdict.value
         content["rows"] = [row._asdict() | {"role": row.role.value} for row in self.rows]
         return encode(content)
 
 
 def encode(value: Any) -> Any:
-    """As what JSON knows: arrays as `{"array": ..., "dtype": ...}`, numbers that are not finite as
-    strings.
-    """
+    """A value for JSON: arrays become dictionaries, non-finite numbers become strings."""
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -83,12 +81,15 @@ def encode(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     array = np.asarray(value)
     if array.dtype.kind not in "biufU":
-        raise TypeError(f"data of a claim must be numbers, strings and arrays of them, got {type(value).__name__} ({array.dtype}).")
+        raise TypeError(
+            "data of a claim must be numbers, strings and arrays of them, got "
+            f"{type(value).__name__} ({array.dtype})."
+        )
     return {"array": encode(array.tolist()), "dtype": str(array.dtype), "shape": list(array.shape)}
 
 
 def decode(value: Any) -> Any:
-    """The way back; a number that is not finite stays a string outside arrays."""
+    """The inverse of `encode`, except that non-finite numbers outside arrays stay strings."""
     if isinstance(value, dict):
         if set(value) == {"array", "dtype", "shape"}:
             return np.array(value["array"], value["dtype"]).reshape(value["shape"])
@@ -97,12 +98,12 @@ def decode(value: Any) -> Any:
 
 
 def digest(content: bytes) -> str:
-    """A checksum."""
+    """A checksum of 32 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically: the file is complete or absent."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -115,32 +116,37 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def save(result: Result, folder: Path, pictures: Mapping[str, bytes] = {}) -> Result:
-    """Write a result, pictures first."""
+    """Write a result, pictures first; returns it with the checksums of the pictures."""
     for kind in ("png", "svg"):
         if kind in pictures:
             write_whole(folder / f"{result.name}.{kind}", pictures[kind])
         else:
             (folder / f"{result.name}.{kind}").unlink(missing_ok=True)
-    result = dataclasses.replace(result, pictures={kind: digest(content) for kind, content in pictures.items()})
+    checksums = {kind: digest(content) for kind, content in pictures.items()}
+    result = dataclasses.replace(result, pictures=checksums)
     content = result.plain() | {"data": encode(result.data)}
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
-    sealed = json.dumps({"checksum": digest(text.encode()), "result": content}, ensure_ascii=False, allow_nan=False, indent=1)
-    write_whole(folder / f"{result.name}.json", sealed.encode())
+    sealed = {"checksum": digest(_json(content)), "result": content}
+    write_whole(folder / f"{result.name}.json", _json(sealed))
     return result
 
 
+def _json(content: Any) -> bytes:
+    """The bytes that are written and of which the checksum is taken."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1).encode()
+
+
 def load(folder: Path, name: str) -> Result | None:
-    """Read a result; `None` if there is none, `Damaged` if it is not what was written."""
+    """Read a result; `None` if there is none. Raises `Damaged` if the file was changed or cut."""
     try:
         sealed = json.loads((folder / f"{name}.json").read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise Damaged("it is cut off or is no JSON") from error
+        raise Damaged("it is truncated or not JSON") from error
     try:
         content = sealed["result"]
-        if sealed["checksum"] != digest(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1).encode()):
-            raise Damaged("its checksum does not fit")
+        if sealed["checksum"] != digest(_json(content)):
+            raise Damaged("its checksum does not match")
         for kind, checksum in content["pictures"].items():
             path = folder / f"{name}.{kind}"
             if not path.exists() or digest(path.read_bytes()) != checksum:
@@ -151,12 +157,24 @@ def load(folder: Path, name: str) -> Result | None:
 
 
 def _restored(content: dict[str, Any], name: str) -> Result:
+    """The result whose fields were read."""
     if content["name"] != name:
         raise Damaged(f"it is the result of {content['name']!r}")
     rows = tuple(
-        Row(r["label"], float(r["measured"]), r["relation"], float(r["bound"]), r["holds"], Role(r["role"]))
-        for r in content["rows"]
+        Row(
+            label=row["label"],
+            measured=float(row["measured"]),
+            relation=row["relation"],
+            bound=float(row["bound"]),
+            holds=row["holds"],
+            role=Role(row["role"]),
+        )
+        for row in content["rows"]
     )
-    verdict = None if content["verdict"] is None else Verdict(content["verdict"])
-    rest = {"rows": rows, "verdict": verdict, "recorded": Verdict(content["recorded"]), "data": decode(content["data"])}
-    return Result(**(content | rest))
+    restored = {
+        "rows": rows,
+        "verdict": None if content["verdict"] is None else Verdict(content["verdict"]),
+        "recorded": Verdict(content["recorded"]),
+        "data": decode(content["data"]),
+    }
+    return Result(**(content | restored))

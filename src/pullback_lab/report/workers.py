@@ -1,43 +1,69 @@
-"""Processes that run claims, one claim at a time each. A process that dies takes its claim with it
-and nothing else.
+"""Processes that run claims, each one claim at a time.
 
-The processes are started afresh (`spawn`), because JAX does not survive a fork. They leave Ctrl-C
-to the process that started them, and end when it ends, however it ends.
+If a process dies, only its claim is lost. The processes are spawned, because JAX does not survive
+a fork. They ignore Ctrl-C, which is handled by the parent, and exit when the parent exits.
 """
 
 import collections
-import importlib
+import enum
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, Protocol
 
-from ..papers import Budget
+from ..papers import Budget, Claim
 
-# LAPACK's own threads fight with those of the other process.
+# The threads of LAPACK in one process compete with those of the others.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+SECONDS_TO_STOP = 5.0
+
+
+class Ending(enum.Enum):
+    """How the run of a claim ended."""
+
+    SAVED = "its result was written"
+    UNSAVED = "its result could not be written"
+    DIED = "its process ended"
+
+
+class Message(NamedTuple):
+    """How the run of a claim ended, and a detail for the user if it ended badly."""
+
+    ending: Ending
+    detail: str = ""
+
+
+class Channel(Protocol):
+    """The end of a pipe that a worker uses."""
+
+    def recv(self) -> str:
+        """The name of the next claim; raises `EOFError` or `OSError` if the pipe is closed."""
+        ...
+
+    def send(self, obj: Message, /) -> None:
+        """Send a message to the parent."""
+        ...
 
 
 class Worker:
-    """A process and what it is doing."""
+    """A process that runs claims, and the claim that it runs now."""
 
-    def __init__(self, registry: str, folder: Path, budget: Budget):
-        """Start it."""
+    def __init__(self, claims: Mapping[str, Claim], folder: Path, budget: Budget):
+        """Start the process; `claims` must be a registry, which can be pickled."""
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        arguments = (other, registry, folder, budget, os.getpid())
-        self.process = context.Process(target=_work, args=arguments, daemon=True)
+        arguments = (other, claims, folder, budget, os.getpid())
+        self.process = context.Process(target=work, args=arguments, daemon=True)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        # The child inherits the handler, so that Ctrl-C prints no traceback while it starts.
         main = threading.current_thread() is threading.main_thread()
-        before = (
-            signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-        )  # inherited: no traceback from a process that starts
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:
             self.process.start()
         finally:
@@ -48,54 +74,67 @@ class Worker:
         self.since = 0.0
 
     def take(self, name: str) -> None:
-        """Begin with a claim."""
-        self.claim, self.since = name, time.monotonic()
+        """Begin a claim."""
+        self.claim = name
+        self.since = time.monotonic()
         try:
             self.connection.send(name)
         except OSError:
-            pass  # it has died already, which shows when it is listened to
+            pass  # The process is dead; `finish` reports that.
+
+    def finish(self) -> Message:
+        """Wait for the end of the claim; a process that died is stopped."""
+        self.claim = None
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join(SECONDS_TO_STOP)
+            code = self.process.exitcode
+            self.stop()
+            return Message(Ending.DIED, f"{Ending.DIED.value} with code {code}")
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""
         self.connection.close()
         if self.process.is_alive():
             self.process.terminate()
-        self.process.join(5)
+        self.process.join(SECONDS_TO_STOP)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
 
 
-def _work(connection: Any, registry: str, folder: Path, budget: Budget, parent: int) -> None:
-    """The life of a process."""
+def work(
+    channel: Channel, claims: Mapping[str, Claim], folder: Path, budget: Budget, parent: int
+) -> None:
+    """The main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     import jax
 
     jax.config.update("jax_enable_x64", True)
     from .perform import perform
     from .result import save
 
-    claims = importlib.import_module(registry).claims()
     while True:
         try:
-            name = connection.recv()
+            name = channel.recv()
         except (EOFError, OSError):
-            return  # closed, or reset by a process that was killed with words of ours unread
+            return  # The pipe was closed, or reset because the parent was killed.
         result, pictures = perform(claims[name], budget)
         try:
             save(result, folder, pictures)
-            trouble = None
+            message = Message(Ending.SAVED)
         except (OSError, TypeError) as error:
-            trouble = f"its result could not be written: {error}"
+            message = Message(Ending.UNSAVED, f"{Ending.UNSAVED.value}: {error}")
         try:
-            connection.send(trouble)
+            channel.send(message)
         except OSError:
-            return  # nobody is there to be told
+            return  # The parent is gone.
 
 
-def _watch(parent: int) -> None:
-    """End with the process that started this one."""
+def _exit_with(parent: int) -> None:
+    """Exit when the parent process exits."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -105,11 +144,12 @@ def run_all(
     names: Iterable[str],
     start: Callable[[], Worker],
     workers: int,
-    finished: Callable[[str, str | None], Any],
-    tick: Callable[[list[Worker]], Any] = lambda workers: None,
+    finished: Callable[[str, Message], None],
+    tick: Callable[[list[Worker]], None] = lambda workers: None,
 ) -> None:
     """Run claims in this order, several at a time."""
-    queue, crew = collections.deque(names), []
+    queue = collections.deque(names)
+    crew: list[Worker] = []
     try:
         while queue or any(worker.claim for worker in crew):
             if queue and len(crew) < workers:
@@ -118,20 +158,22 @@ def run_all(
                 if worker.claim is None and queue:
                     worker.take(queue.popleft())
             tick(crew)
-            busy = {worker.connection: worker for worker in crew if worker.claim}
-            # While processes are still to be started, no time is spent waiting.
-            patience = 0.0 if queue and len(crew) < workers else 0.2
-            for connection in multiprocessing.connection.wait(list(busy), timeout=patience):
-                worker = busy[connection]  # pyright: ignore[reportArgumentType]
-                name, worker.claim = worker.claim, None
-                try:
-                    trouble = worker.connection.recv()
-                except (EOFError, OSError):
-                    worker.process.join(5)
-                    trouble = f"its process ended with code {worker.process.exitcode}"
-                    worker.stop()
+            # No time is spent waiting while there are processes to be started.
+            seconds = 0.0 if queue and len(crew) < workers else 0.2
+            for worker, name in _ready(crew, seconds):
+                message = worker.finish()
+                if message.ending is Ending.DIED:
                     crew.remove(worker)
-                finished(name or "", trouble)
+                finished(name, message)
     finally:
         for worker in crew:
             worker.stop()
+
+
+def _ready(crew: list[Worker], seconds: float) -> list[tuple[Worker, str]]:
+    """Workers whose claims have ended, with those claims, after at most some seconds."""
+    busy = {id(worker.connection): worker for worker in crew if worker.claim}
+    connections = [worker.connection for worker in busy.values()]
+    ready = multiprocessing.connection.wait(connections, timeout=seconds)
+    found = [busy[id(connection)] for connection in ready]
+    return [(worker, worker.claim or "") for worker in found]

@@ -15,19 +15,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    equals,
-    generator,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
 from .._inverses import random_inverse
+from .._numbers import distance, generator
 from ..invariance._curved import METRIC, inner, loss, matrix, outer, phi, point
 from ..invariance.theorem_2 import comparisons, worst
 

@@ -9,7 +9,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._numbers import generator
 from ..invariance.figure_eight import phi, psi, pushforward
 
 

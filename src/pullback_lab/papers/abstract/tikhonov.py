@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
-from pullback.plot._figure import COLOURS, open_figure
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import distance, generator
 
 DAMPINGS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
@@ -166,5 +167,5 @@ CLAIM = Claim(
     run=run,
     correction="On the range of the metric it does, linearly in λ. A part of the gradient in its kernel is divided by λ and diverges; there is such "
     "a part where metric and gradient come from different samples.",
-    figure=draw,
+    draw=draw,
 )

@@ -28,7 +28,7 @@ class Completed(NamedTuple):
     evaluations: int
 
 
-def draw(rng: np.random.Generator, size: int, rank: int, observed: int) -> Completion:
+def sample_task(rng: np.random.Generator, size: int, rank: int, observed: int) -> Completion:
     """A task."""
     truth = rng.standard_normal((size, rank)) @ rng.standard_normal((rank, size))
     mask = np.zeros(size * size, bool)

@@ -43,7 +43,7 @@ class Run(NamedTuple):
     evaluations: int
 
 
-def draw(rng: np.random.Generator, samples: int, dimension: int, support: int) -> Task:
+def sample_task(rng: np.random.Generator, samples: int, dimension: int, support: int) -> Task:
     """A task."""
     truth = np.where(np.arange(dimension) < support, 1.0, 0.0)
     x = rng.standard_normal((samples, dimension))

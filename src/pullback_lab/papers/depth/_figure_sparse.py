@@ -9,17 +9,17 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from pullback.plot._figure import COLOURS
-
-from .._claim import Budget, generator
+from .._claim import Budget
+from .._figure import COLOURS
+from .._numbers import generator
 from ._figure_flows import (
     SPREAD,
     Task,
     accuracy,
-    draw,
     euclidean_flow,
     natural_flow,
     population_descent,
+    sample_task,
 )
 
 DEPTHS = (1, 2, 3, 4)
@@ -68,7 +68,7 @@ def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
         for seed in range(sizes.seeds):
             rng = generator(jax.random.fold_in(key, 1000 * n + seed))
             task, weights = (
-                draw(rng, n, sizes.dimension, sizes.support),
+                sample_task(rng, n, sizes.dimension, sizes.support),
                 SPREAD * rng.standard_normal((4, sizes.dimension)),
             )
             kept = {}
@@ -108,7 +108,7 @@ def contrast(beta: np.ndarray, support: int) -> float:
     return float(np.sqrt(np.mean(beta[:support] ** 2) / np.mean(beta[support:] ** 2)))
 
 
-def figure(data: Mapping[str, Any]) -> Any:
+def draw(data: Mapping[str, Any]) -> Any:
     """Accuracy, logits, coefficients: the layout of the source."""
     from matplotlib.figure import Figure
 

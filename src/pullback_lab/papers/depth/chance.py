@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
-from ._figure_flows import accuracy, draw, natural_flow
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
+from ._figure_flows import accuracy, natural_flow, sample_task
 from ._figure_sparse import LATER, seeds
 
 RATIOS = (0.25, 0.5, 0.75)
@@ -23,7 +24,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     found, least = np.zeros((len(RATIOS), count)), np.zeros((len(RATIOS), count))
     for i, ratio in enumerate(RATIOS):
         for seed in range(count):
-            task = draw(
+            task = sample_task(
                 generator(jax.random.fold_in(key, 100 * i + seed)),
                 round(ratio * dimension),
                 dimension,

@@ -18,17 +18,9 @@ from scipy.optimize import minimize
 
 from pullback.linear import l1_margin, l2_margin
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import distance
 
 A = np.array([[1.0, 2.0], [-1.0, 0.0]])
 X, Y = np.array([[2.0, -3.0]]), np.array([1.0])
@@ -51,7 +43,6 @@ def least(x: np.ndarray) -> np.ndarray:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Both data sets, by three solvers."""
-    require_float64()
     sets = X, X @ A.T
     dual, general = [np.asarray(l2_margin(x, Y)) for x in sets], [least(x[0]) for x in sets]
     one = [np.asarray(l1_margin(x, Y)) for x in sets]
@@ -95,11 +86,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, data)
 
 
-def figure(data):
+def draw(data):
     """Both planes of parameters: the line of margin 1, the balls that touch it, the two argmins."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None, columns=2, size=(3.8, 3.8))
+    fig, axes = open_figure(columns=2, size=(3.8, 3.8))
     angle = np.linspace(0, 2 * np.pi, 200)
     for ax, x, printed, right, name in zip(
         axes, data["x"], data["printed"], data["right"], ("$X$", r"$XA^\top$"), strict=True
@@ -147,6 +137,6 @@ CLAIM = Claim(
     verdict=Verdict.CORRECTED,
     run=run,
     correction="The argmins are (2, -3)/13 and (-1/5, -1/10); those printed are of least l1 norm. The conclusion survives.",
-    figure=figure,
+    draw=draw,
     key_number="the printed argmins against the largest l2 margin",
 )

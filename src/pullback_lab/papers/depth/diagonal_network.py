@@ -23,18 +23,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._logistic import DIAGONAL, batch, fisher, gradient, separable
 
 
@@ -71,7 +61,6 @@ def as_printed(weights: np.ndarray, x: np.ndarray, y: np.ndarray, driver: str) -
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Regular networks, one with a dead coordinate, and fewer samples than columns."""
-    require_float64()
     rng = generator(key)
     tall, closed, dead, projection, drivers, full_rank = (
         [],

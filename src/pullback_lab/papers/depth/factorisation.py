@@ -23,19 +23,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    equals,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._numbers import distance, generator
 from ._products import gaussian, jacobian, motion, product, sides
 
 
@@ -72,7 +61,6 @@ def _norm(updates: list[np.ndarray]) -> float:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Two, three and four square factors, a bottleneck, and a singular factor."""
-    require_float64()
     rng = generator(key)
     size = 8 if budget.full else 5
     rows, wrong, main, right, exact, longer = [], [], [], [], [], []

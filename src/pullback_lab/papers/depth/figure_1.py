@@ -25,17 +25,9 @@ from scipy.integrate import solve_ivp
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import distance
 
 SLOPE = np.array([1.0, 0.7])
 START = np.array([-0.9, -0.6])
@@ -87,7 +79,6 @@ def blind_end(model: Callable, start: np.ndarray) -> np.ndarray:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Both flows in both spaces."""
-    require_float64()
     data, ends, images = {}, {}, {}
     problem = pb.Composite(either, loss=loss)
     for index, (name, start) in enumerate(STARTS.items()):
@@ -134,11 +125,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, data)
 
 
-def figure(data):
+def draw(data):
     """Two parameter spaces and the hypotheses."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None, columns=3, size=(3.6, 3.6))
+    fig, axes = open_figure(columns=3, size=(3.6, 3.6))
     colours, styles = {"EGD": COLOURS[1], "NGD": COLOURS[0]}, {"W1": "-", "W2": "--"}
     maps = {
         "W1": lambda w: np.stack([w[0], w[1] - 0.6 * w[0] ** 2]),
@@ -198,5 +188,5 @@ CLAIM = Claim(
     statement="Mapped to the hypotheses, Euclidean trajectories of two parameter spaces find different optima; natural ones find the same.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=figure,
+    draw=draw,
 )

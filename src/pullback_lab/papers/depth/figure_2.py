@@ -24,17 +24,8 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 from pullback.linear import l1_margin, l2_margin
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    equals,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._figure import COLOURS, open_figure
 from ._logistic import STACKED, batch, follow, phi
 from ._margins import natural_margin
 from ._toy import SIGNED, X, Y, degrees
@@ -72,7 +63,6 @@ def descend(rows: np.ndarray, step: float, end: float, equal: bool = False) -> n
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Euclidean flows, natural flows and natural descents of one, two and three layers."""
-    require_float64()
     step = 0.002 if budget.full else 0.02
     euclidean, natural, descent = {}, {}, {}
     for depth in (1, 2, 3):
@@ -151,13 +141,12 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, {**data, "late": LATE, "step": step, **limits})
 
 
-def figure(data):
+def draw(data):
     """The points and the separators on their way: EGD with one and three layers, NGD with one and
     three.
     """
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None, columns=4, size=(3.0, 3.2))
+    fig, axes = open_figure(columns=4, size=(3.0, 3.2))
     panels = (
         ("EGF", 1, "l2", r"$\ell_2$ margin"),
         ("EGF", 3, "l1", r"$\ell_1$ margin"),
@@ -194,6 +183,6 @@ CLAIM = Claim(
     statement="On separable points of a plane EGD finds the largest l2 margin with one layer and the sparse separator with several; NGD finds the same separator at any depth, different from both.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=figure,
+    draw=draw,
     key_number="C, D: NGD, L = 1, 2, 3, t = 50: range of the three, degrees",
 )

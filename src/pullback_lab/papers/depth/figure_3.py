@@ -22,18 +22,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import open_figure
+from .._numbers import distance, generator
 from ._products import gaussian, jacobian, product, sides
 
 SIZE, MIDDLE = 11, 5
@@ -80,7 +71,6 @@ def shares(column: np.ndarray) -> tuple[float, float]:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Depths 1, 2, 3; four kernels each."""
-    require_float64()
     rng = generator(key)
     unit = np.zeros((SIZE, SIZE))
     unit[MIDDLE, MIDDLE] = 1.0
@@ -156,11 +146,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, data)
 
 
-def figure(data):
+def draw(data):
     """Depths from top to bottom; EGF, EGD, NGF, NGD from left to right."""
-    from pullback.plot._figure import open_figure
 
-    fig, axes = open_figure(None, columns=4, rows=3, size=(2.1, 2.1))
+    fig, axes = open_figure(columns=4, rows=3, size=(2.1, 2.1))
     steps = {"EGF": "", "EGD": r", $\eta = 0.1$", "NGF": "", "NGD": r", $\eta = 0.01$"}
     for i, depth in enumerate((1, 2, 3)):
         for k, name in enumerate(COLUMNS):
@@ -184,5 +173,5 @@ CLAIM = Claim(
     "so for natural steps.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=figure,
+    draw=draw,
 )

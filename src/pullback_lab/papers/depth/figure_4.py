@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, generator
-from ._figure_flows import LATE, SPREAD, draw, euclidean_flow, stepped
-from ._figure_sparse import Sizes, contrast, figure, measure, seeds
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
+from .._numbers import generator
+from ._figure_flows import LATE, SPREAD, euclidean_flow, sample_task, stepped
+from ._figure_sparse import Sizes, contrast, draw, measure, seeds
 
 
 def sizes(budget: Budget) -> Sizes:
@@ -135,7 +136,7 @@ def comparison(budget: Budget, key: PRNGKeyArray) -> Iterator[Row]:
         (1000, 100, 20, 4e-3, 1000.0) if budget.full else (120, 60, 6, 0.02, 100.0)
     )
     task, weights = (
-        draw(rng, samples, dimension, support),
+        sample_task(rng, samples, dimension, support),
         SPREAD * rng.standard_normal((1, dimension)),
     )
     start = time.perf_counter()
@@ -168,15 +169,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 CLAIM = Claim(
-    "depth-figure-4",
-    "depth",
-    "Figure 4, section 3.1",
-    "Sparse classification, D = 1000, 20 non-zero: EGD on diagonal networks of depth 2 or 3 reaches up to 90% with N < D; NGD with the training Fisher is at chance for N < D and below EGD for "
+    name="depth-figure-4",
+    source="depth",
+    place="Figure 4, section 3.1",
+    statement="Sparse classification, D = 1000, 20 non-zero: EGD on diagonal networks of depth 2 or 3 reaches up to 90% with N < D; NGD with the training Fisher is at chance for N < D and below EGD for "
     "N ≥ D, and below EGD with the population Fisher too; logits grow as t y; NGD fails to learn the sparse structure at N = 2500.",
-    Verdict.CORRECTED,
-    run,
-    "With the Moore-Penrose inverse NGD has the accuracy of least squares for N < D, well above chance; it falls to chance at N = D only. At N = 2.5 D it separates the support from the rest about "
+    verdict=Verdict.CORRECTED,
+    run=run,
+    correction="With the Moore-Penrose inverse NGD has the accuracy of least squares for N < D, well above chance; it falls to chance at N = D only. At N = 2.5 D it separates the support from the rest about "
     "as well as EGD at depth 1.",
-    figure,
-    "left: N < D: NGD (Moore-Penrose) has the accuracy of least squares, difference",
+    draw=draw,
+    key_number="left: N < D: NGD (Moore-Penrose) has the accuracy of least squares, difference",
 )

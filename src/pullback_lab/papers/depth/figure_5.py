@@ -20,10 +20,11 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pullback.linear import MatrixProduct
-from pullback.plot._figure import COLOURS
 
-from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, generator
-from ._figure_factors import draw, error, euclidean_flow, initial, product
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
+from .._figure import COLOURS
+from .._numbers import generator
+from ._figure_factors import error, euclidean_flow, initial, product, sample_task
 
 DEPTHS = (1, 2, 3, 4)
 COLLAPSED = ((2, 2), (2, 3), (3, 2))
@@ -70,7 +71,7 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
     for i, observed in enumerate(chosen.observed):
         for seed in range(chosen.seeds):
             rng = generator(jax.random.fold_in(key, 1000 * observed + seed))
-            task = draw(rng, chosen.size, chosen.rank, observed)
+            task = sample_task(rng, chosen.size, chosen.rank, observed)
             for depth in DEPTHS:
                 start = initial(rng, chosen.size, depth)
                 end = euclidean_flow(task, start, chosen.most)
@@ -98,7 +99,7 @@ def steps_move_nothing_else(key: PRNGKeyArray) -> Row:
     move that are not observed.
     """
     rng = generator(key)
-    task, model = draw(rng, 12, 2, 50), MatrixProduct(2)
+    task, model = sample_task(rng, 12, 2, 50), MatrixProduct(2)
     factors = tuple(jnp.asarray(w) for w in initial(rng, 12, 2, scale=1.0))
     before, step = np.asarray(model.product(factors)), jax.jit(model.natural_gradient)
     for _ in range(60):
@@ -163,7 +164,7 @@ def rows(data: Mapping[str, Any]) -> Iterator[Row]:
     )
 
 
-def figure(data: Mapping[str, Any]) -> Any:
+def draw(data: Mapping[str, Any]) -> Any:
     """Error, effective rank, collapsed initialisation."""
     from matplotlib.figure import Figure
 
@@ -222,13 +223,13 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 CLAIM = Claim(
-    "depth-figure-5",
-    "depth",
-    "Figure 5, section 4",
-    "Completion of a matrix of rank 5, D = 100: EGD in products of two and more matrices identifies low-rank solutions; NGD works as EGD in the direct parametrisation and fails to generalise completely; "
+    name="depth-figure-5",
+    source="depth",
+    place="Figure 5, section 4",
+    statement="Completion of a matrix of rank 5, D = 100: EGD in products of two and more matrices identifies low-rank solutions; NGD works as EGD in the direct parametrisation and fails to generalise completely; "
     "initialisation, collapsed from deeper products, plays a negligible part.",
-    Verdict.HOLDS,
-    run,
-    figure=figure,
+    verdict=Verdict.HOLDS,
+    run=run,
+    draw=draw,
     key_number="NGD (Fisher of all entries): error on unobserved entries, least",
 )

@@ -14,7 +14,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from ._figure_flows import LATE
-from ._figure_sparse import Sizes, figure, measure, seeds
+from ._figure_sparse import Sizes, draw, measure, seeds
 
 
 def sizes(budget: Budget) -> Sizes:
@@ -98,15 +98,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 CLAIM = Claim(
-    "depth-figure-6",
-    "depth",
-    "Figure 6 (Appendix H)",
-    "With D = 50 and 5 non-zero coefficients the picture of Figure 4 repeats: NGD with the training Fisher is at chance for N < D and below EGD for N > D, "
+    name="depth-figure-6",
+    source="depth",
+    place="Figure 6 (Appendix H)",
+    statement="With D = 50 and 5 non-zero coefficients the picture of Figure 4 repeats: NGD with the training Fisher is at chance for N < D and below EGD for N > D, "
     "also with the population Fisher; the deepest diagonal network performs poorly.",
-    Verdict.CORRECTED,
-    run,
-    "NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of least squares, and falls to chance only at N = D. Once its flow is "
+    verdict=Verdict.CORRECTED,
+    run=run,
+    correction="NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of least squares, and falls to chance only at N = D. Once its flow is "
     "followed to the end, the deepest network is above the shallow one on average over N > D, though below it for the fewest samples.",
-    figure,
-    "N < D: NGD (Moore-Penrose) has the accuracy of least squares, difference",
+    draw=draw,
+    key_number="N < D: NGD (Moore-Penrose) has the accuracy of least squares, difference",
 )

@@ -9,17 +9,9 @@ it falls, towards 1.
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import generator
 from ._products import gaussian
 
 DEPTHS = (1, 2, 3, 4, 6)
@@ -34,7 +26,6 @@ def effective_rank(matrix: np.ndarray) -> float:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Random products of five depths."""
-    require_float64()
     rng = generator(key)
     size, draws = (100, 40 * budget.seeds) if budget.full else (30, 100)
     ranks, spectra = {}, {}
@@ -77,11 +68,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
 
 
-def figure(data):
+def draw(data):
     """Mean spectra, and effective ranks over depth."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None, columns=2, size=(4.2, 3.4))
+    fig, axes = open_figure(columns=2, size=(4.2, 3.4))
     for i, (depth, values) in enumerate(zip(data["depths"], data["spectra"], strict=True)):
         axes[0].plot(
             np.arange(1, len(values) + 1), values, color=COLOURS[i], lw=1.3, label=f"L = {depth}"
@@ -119,5 +109,5 @@ CLAIM = Claim(
     statement="A product of isotropic Gaussian matrices is effectively of low rank, with a probability that increases with the number of factors.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=figure,
+    draw=draw,
 )

@@ -20,7 +20,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Verdict, at_most, distance, generator, require_float64
+from .._claim import Budget, Claim, Measured, Verdict, at_most
+from .._numbers import distance, generator
 from ._logistic import phi
 
 
@@ -42,7 +43,6 @@ def enumerated(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Gradient by automatic differentiation, Fisher matrix by enumeration."""
-    require_float64()
     rng = generator(key)
     size = 12 if budget.full else 6
     s, y = 2 * rng.standard_normal(size), rng.choice([-1.0, 1.0], size)

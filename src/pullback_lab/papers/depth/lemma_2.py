@@ -16,7 +16,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Verdict, at_most, distance, generator, require_float64
+from .._claim import Budget, Claim, Measured, Verdict, at_most
+from .._numbers import distance, generator
 
 
 def second_moment(sigma: float, size: int) -> np.ndarray:
@@ -32,7 +33,6 @@ def second_moment(sigma: float, size: int) -> np.ndarray:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A 2 x 2 matrix, flat."""
-    require_float64()
     rng = generator(key)
     beta, sigma = jnp.asarray(rng.standard_normal(4)), float(rng.uniform(0.2, 3.0))
     metric = pb.metric.Gaussian(sigma**2)

@@ -22,19 +22,9 @@ from jaxtyping import PRNGKeyArray
 
 from pullback.linear import l2_margin
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    cosine,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import cosine, distance, generator
 from . import _toy
 from ._logistic import TALL, natural_flow, phi, separable
 from ._margins import natural_margin
@@ -45,7 +35,6 @@ SAMPLES, COLUMNS = TALL
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Random problems, from zero and from elsewhere."""
-    require_float64()
     rng = generator(key)
     count = 6 * budget.seeds if budget.full else 4
     errors, cosines, invariance = [], [], []
@@ -90,11 +79,10 @@ def _other() -> float:
     return cosine(natural_margin(_toy.X, _toy.Y), np.asarray(l2_margin(_toy.X, _toy.Y)))
 
 
-def figure(data):
+def draw(data):
     """The distance from the limit over time."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None)
+    fig, axes = open_figure()
     t = np.asarray(data["times"])
     axes.plot(t, np.asarray(data["errors"]).T, color=COLOURS[0], marker="o", ms=3, lw=1)
     axes.plot([], [], color=COLOURS[0], marker="o", ms=3, lw=1, label="random problems")
@@ -117,5 +105,5 @@ CLAIM = Claim(
     statement="On separable data with N > D the natural flow tends to the solution of a linear program, min Σ q_i x̃_i·v with margins of at least 1, like 1/t.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=figure,
+    draw=draw,
 )

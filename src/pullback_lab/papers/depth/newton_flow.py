@@ -18,18 +18,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._logistic import (
     DIAGONAL,
     LINEAR,
@@ -59,7 +49,6 @@ def hessian_of(problem: pb.Composite, params: Array, data: tuple[Array, Array]) 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The natural flow, the Newton flow and the convex problem."""
-    require_float64()
     rng = generator(key)
     hessian, decay, newton, convex, deep = [], [], [], [], []
     for _ in range(budget.seeds):

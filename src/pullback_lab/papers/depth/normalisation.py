@@ -20,17 +20,8 @@ from scipy.integrate import solve_ivp
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
+from .._numbers import distance, generator
 from ._logistic import (
     WIDE,
     batch,
@@ -56,7 +47,6 @@ BOTH_SUMMED = pb.Composite(logits, metric=pb.metric.Bernoulli(), measure=pb.Sum(
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Three choices of the measures."""
-    require_float64()
     rng = generator(key)
     x, y = separable(rng, SAMPLES, COLUMNS)
     start, data = 0.3 * rng.standard_normal(COLUMNS), batch(x, y)

@@ -12,23 +12,12 @@ projection of \(y\) on the range of \(X\), which is that of \(XA^\top\).
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Wide, wide and rank deficient, and tall data."""
-    require_float64()
     rng = generator(key)
     wide, deficient, tall, residual, coefficients = [], [], [], [], []
     for _ in range(max(budget.seeds, 5)):

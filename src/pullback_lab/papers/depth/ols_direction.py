@@ -16,20 +16,8 @@ another (`singular_fisher`).
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    cosine,
-    distance,
-    equals,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._numbers import cosine, distance, generator
 from ._logistic import WIDE, interpolating_logits, natural_flow, separable
 
 TIMES = np.array([1.0, 3.0, 10.0, 30.0, 100.0])
@@ -38,7 +26,6 @@ SAMPLES, COLUMNS = WIDE
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """From zero and from elsewhere."""
-    require_float64()
     rng = generator(key)
     zero, there, closed, rank, angles = [], [], [], [], []
     for _ in range(budget.seeds):

@@ -18,7 +18,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Verdict, at_most, distance, generator, require_float64
+from .._claim import Budget, Claim, Measured, Verdict, at_most
+from .._numbers import distance, generator
 from ._logistic import DIAGONAL, LINEAR, batch, fisher, gradient, phi, separable
 from .diagonal_network import jacobian
 
@@ -37,7 +38,6 @@ def expected_fisher(loss, params: jnp.ndarray, logits: np.ndarray) -> np.ndarray
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A linear model and a diagonal network of three layers."""
-    require_float64()
     rng = generator(key)
     x, y = separable(rng, 10, 4)
     w = rng.standard_normal((3, 4))

@@ -20,19 +20,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    cosine,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import cosine, distance, generator
 from ._logistic import DIAGONAL, LINEAR, batch, fisher, gradient
 
 STEP, CAP = 0.2, 0.5
@@ -62,7 +51,6 @@ def descend(data, others, start):
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """As many samples as dimensions."""
-    require_float64()
     rng = generator(key)
     columns, sparse, many = (50, 5, 2000) if budget.full else (20, 3, 1000)
     seeds = max(3, budget.seeds)

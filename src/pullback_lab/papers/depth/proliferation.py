@@ -18,18 +18,9 @@ from jaxtyping import PRNGKeyArray
 
 from pullback.linear import l2_margin
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import distance, generator
 
 RATIOS = np.array([0.5, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0, 4.0])
 
@@ -41,7 +32,6 @@ def coincide(x: np.ndarray, y: np.ndarray) -> bool:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The share of random sample sets for which they coincide, over D/(N log N)."""
-    require_float64()
     rng = generator(key)
     sizes, draws = ((40, 100, 200), 40 * budget.seeds) if budget.full else ((40,), 60)
     shares = np.zeros((len(sizes), len(RATIOS)))
@@ -84,11 +74,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
 
 
-def figure(data):
+def draw(data):
     """The share over D/(N log N)."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None)
+    fig, axes = open_figure()
     for i, (n, share) in enumerate(zip(data["sizes"], np.asarray(data["shares"]), strict=True)):
         spread = np.sqrt(share * (1 - share) / data["draws"])
         axes.errorbar(
@@ -120,6 +109,6 @@ CLAIM = Claim(
     verdict=Verdict.CORRECTED,
     run=run,
     correction="The second half holds. In the first the order is right but not the constant: the change is around D = 2 N log N, and gradual.",
-    figure=figure,
+    draw=draw,
     key_number="share of sample sets where they coincide, D = 1.2 N log N",
 )

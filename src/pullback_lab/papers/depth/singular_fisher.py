@@ -24,19 +24,9 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 from pullback.linear import l1_interpolant
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    cosine,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import cosine, distance, generator
 from ._logistic import STACKED, follow, interpolating_logits, separable
 
 SAMPLES, COLUMNS, END = 4, 12, 10.0
@@ -70,7 +60,6 @@ def layers(beta: np.ndarray, depth: int) -> np.ndarray:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The same start in one, two and three layers; then smaller starts in two."""
-    require_float64()
     rng = generator(key)
     logits_gap, beta_gap, dual_gap, sparse, least, excess = [], [], [], [], [], []
     for _ in range(budget.seeds):
@@ -136,11 +125,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, {"scales": SCALES, "l1": np.array(sparse), "ols": np.array(least)})
 
 
-def figure(data):
+def draw(data):
     """Cosines with the two interpolants, over the size of the start."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None)
+    fig, axes = open_figure()
     for name, label, colour in (
         ("l1", r"with the least $\ell_1$ interpolant", COLOURS[0]),
         ("ols", "with least squares", COLOURS[1]),
@@ -176,6 +164,6 @@ CLAIM = Claim(
     run=run,
     correction="Of the logits. Where the Fisher matrix is singular on the model (N < D) the coefficients depend on depth even with the Moore-Penrose inverse: two diagonal layers "
     "tend to the interpolant of least l1 norm, not to least squares.",
-    figure=figure,
+    draw=draw,
     key_number="coefficients of L = 2 and 3 against L = 1, t = 10: smallest difference",
 )

@@ -25,19 +25,9 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import PRNGKeyArray
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    equals,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._figure import COLOURS, open_figure
+from .._numbers import distance, generator
 from ..ours.saturation import direction, naive, reference, shifted
 
 CASES: dict[str, tuple[int, int, float, float]] = {
@@ -121,7 +111,6 @@ def data(
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The table of cases, then a range of spreads for the figure."""
-    require_float64()
     rng = generator(key)
     table = {name: errors(*data(rng, *case)) for name, case in CASES.items()}
     spreads = np.array(
@@ -188,13 +177,12 @@ def _curves(
     return {name: [one[name] for one in found] for name in METHODS}
 
 
-def figure(data):
+def draw(data):
     """Relative error against the spread of the margins, for more columns than samples and for
     fewer.
     """
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None, columns=2, size=(4.6, 3.8))
+    fig, axes = open_figure(columns=2, size=(4.6, 3.8))
     styles = dict(zip(METHODS, ("v", "s", "^", "D", "o", "*"), strict=True))
     for ax, shape in zip(axes, ("N < D", "N > D"), strict=True):
         for i, name in enumerate(METHODS):
@@ -234,6 +222,6 @@ CLAIM = Claim(
     run=run,
     correction="This cures a common offset only; with a spread of 60 among the margins no digit is right, and beyond 709 the shift itself overflows. Do not form the Fisher matrix: the "
     "weights cancel if N ≤ D, and sorted QR of the weighted rows serves if N > D.",
-    figure=figure,
+    draw=draw,
     key_number="all cases: the library",
 )

@@ -21,19 +21,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    equals,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._numbers import distance, generator
 from ._products import gaussian, product
 
 SIZE = 4
@@ -67,7 +56,6 @@ def line(start: np.ndarray, target: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Products of factors, then two parametrisations that are not onto."""
-    require_float64()
     rng = generator(key)
     target, seen = (
         rng.standard_normal((SIZE, SIZE)),

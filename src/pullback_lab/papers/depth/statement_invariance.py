@@ -21,18 +21,8 @@ from scipy.integrate import solve_ivp
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 
 TIMES = np.linspace(0.0, 2.0, 9)
 TARGET = np.array([0.7, -0.4, 0.2])
@@ -73,7 +63,6 @@ def law(j: np.ndarray, f: np.ndarray) -> float:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Flows, then the law for random matrices."""
-    require_float64()
     rng = generator(key)
     w = jnp.asarray(0.4 * rng.standard_normal(5))
     there = jax.vmap(wide)(

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
-from ._figure_flows import SPREAD, draw, euclidean_flow, natural_flow
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
+from ._figure_flows import SPREAD, euclidean_flow, natural_flow, sample_task
 from ._figure_sparse import EARLY, contrast, seeds
 
 
@@ -22,7 +23,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     for seed in range(count):
         rng = generator(jax.random.fold_in(key, seed))
         task, weights = (
-            draw(rng, round(2.5 * dimension), dimension, support),
+            sample_task(rng, round(2.5 * dimension), dimension, support),
             SPREAD * rng.standard_normal((2, dimension)),
         )
         natural[seed] = contrast(natural_flow(task, EARLY), support)

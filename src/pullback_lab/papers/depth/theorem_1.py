@@ -16,18 +16,8 @@ flow.
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._logistic import WIDE, gradient, interpolating_logits, natural_flow, separable
 
 TIMES = np.linspace(0.0, 8.0, 9)
@@ -37,7 +27,6 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Flows on data, on transformed data, and on transformed data from another start with the same
     logits.
     """
-    require_float64()
     rng = generator(key)
     errors = {name: [] for name in ("same", "other", "closed", "beta", "euclidean")}
     for _ in range(budget.seeds):

@@ -16,18 +16,8 @@ lose a minus sign and the sketch ends with the wrong letter; see `typos`.
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._logistic import TALL, fisher, gradient, natural_flow, newton_flow, separable
 
 TIMES = np.linspace(0.0, 6.0, 7)
@@ -36,7 +26,6 @@ SAMPLES, COLUMNS = TALL
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A general transformation, and one that scales columns."""
-    require_float64()
     rng = generator(key)
     errors = {
         name: [] for name in ("beta", "logits", "scaled", "newton", "covariance", "euclidean")

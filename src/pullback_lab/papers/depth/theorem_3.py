@@ -17,18 +17,9 @@ from jaxtyping import PRNGKeyArray
 
 from pullback.linear import l2_margin
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import distance, generator
 from ._logistic import WIDE, interpolating_logits, natural_flow, separable
 
 END = 300.0
@@ -37,7 +28,6 @@ SAMPLES, COLUMNS = WIDE
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The flow to t = 300."""
-    require_float64()
     rng = generator(key)
     times = np.concatenate([[0.0], np.geomspace(0.1, END, 30)])
     exact, slope, ratio, curves = [], [], [], None
@@ -71,11 +61,10 @@ def _idle(rng: np.random.Generator) -> int:
     return int(np.sum(y * (x @ np.asarray(l2_margin(x, y))) > 1 + 1e-6))
 
 
-def figure(data):
+def draw(data):
     """The margins of all samples over time, on the line t."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None, columns=2, size=(4.2, 3.4))
+    fig, axes = open_figure(columns=2, size=(4.2, 3.4))
     t, margins = np.asarray(data["times"]), np.asarray(data["margins"])
     near = t <= 10
     axes[0].plot(t[near], margins[near], color=COLOURS[0], lw=1)
@@ -98,5 +87,5 @@ CLAIM = Claim(
     statement="With N < D and X of full rank, the logits of the natural flow grow asymptotically linearly, in the direction of the labels.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=figure,
+    draw=draw,
 )

@@ -15,19 +15,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    equals,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._figure import COLOURS, open_figure
+from .._numbers import distance, generator
 from ._logistic import batch, interpolating_logits
 
 TIMES = np.linspace(0.0, 12.0, 25)
@@ -58,7 +48,6 @@ NETWORK = pb.Composite(network, metric=pb.metric.Bernoulli())
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The flows to t = 12."""
-    require_float64()
     rng = generator(key)
     shapes = {
         "one hidden layer, P = 40": (3, 8),
@@ -102,11 +91,10 @@ def _too_small(rng: np.random.Generator) -> float:
     return distance(-np.asarray(ng.pushforward), y * (1 + np.exp(-y * s)))
 
 
-def figure(data):
+def draw(data):
     """The margins over time: each tends to t + c."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None)
+    fig, axes = open_figure()
     t, margins = np.asarray(data["times"]), np.asarray(data["margins"])
     for i, c in enumerate(data["offsets"]):
         colour = COLOURS[i % len(COLOURS)]
@@ -127,5 +115,5 @@ CLAIM = Claim(
     "direction of the labels.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=figure,
+    draw=draw,
 )

@@ -17,18 +17,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._products import jacobian, product
 from .statement_completion import problem
 
@@ -42,7 +32,6 @@ def error(beta: np.ndarray, target: np.ndarray, hidden: np.ndarray) -> float:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A matrix of rank one, two factors, small start; both metrics."""
-    require_float64()
     rng = generator(key)
     masked_errors, full_errors, fits, gauge = [], [], [], []
     for _ in range(budget.seeds):

@@ -29,19 +29,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Row,
-    Verdict,
-    at_most,
-    distance,
-    equals,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_most, equals
+from .._numbers import distance, generator
 from ._logistic import fisher, gradient, newton_flow, phi, separable
 from .diagonal_network import jacobian
 
@@ -54,7 +43,6 @@ def pair(place: str, printed: float, right: float) -> Iterator[Row]:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """One pair of rows for each entry."""
-    require_float64()
     rng = generator(key)
     rows = [*_flow(rng), *_linear(rng), *_layers(rng), *_rescaling(rng)]
     return Measured(tuple(rows))

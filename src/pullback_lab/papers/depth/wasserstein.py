@@ -23,19 +23,9 @@ from scipy.integrate import solve_ivp
 import pullback as pb
 from pullback.linear import l2_margin
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    cosine,
-    distance,
-    generator,
-    require_float64,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
+from .._numbers import cosine, distance, generator
 from ._logistic import WIDE, batch, phi, separable
 from ._margins import natural_margin
 from ._toy import SIGNED, degrees
@@ -112,7 +102,6 @@ def descend(signed: np.ndarray, name: str, losses: np.ndarray) -> np.ndarray:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Wide data, then the points of the plane."""
-    require_float64()
     rng = generator(key)
     x, y = separable(rng, *WIDE)
     names = ("Fisher", "Euclidean", "Wasserstein")
@@ -187,11 +176,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
 
 
-def figure(data):
+def draw(data):
     """The direction of the separator against the training loss, for three metrics."""
-    from pullback.plot._figure import COLOURS, open_figure
 
-    fig, axes = open_figure(None)
+    fig, axes = open_figure()
     for i, name in enumerate(("Fisher", "Euclidean", "Wasserstein")):
         axes.plot(
             data["losses"],
@@ -227,5 +215,5 @@ CLAIM = Claim(
     verdict=Verdict.HOLDS,
     run=run,
     correction="",
-    figure=figure,
+    draw=draw,
 )

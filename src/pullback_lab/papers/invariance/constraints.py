@@ -12,7 +12,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
 
 STRENGTHS = (10.0, 100.0, 1000.0)
 

@@ -17,7 +17,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._curved import INNER, METRIC, loss, outer
 from .theorem_2 import Composition, change, jacobian
 

@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
-from pullback.plot._figure import COLOURS, open_figure
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._figure import COLOURS, open_figure
+from .._numbers import generator
 
 DIFFERENTIAL = np.array([0.8, 0.6])
 
@@ -133,5 +134,5 @@ CLAIM = Claim(
     "projections of the natural gradient on two spans that intersect in zero only.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=draw,
+    draw=draw,
 )

@@ -27,9 +27,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
-from pullback.plot._figure import COLOURS
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._figure import COLOURS
+from .._numbers import generator
 
 DOMAIN = (-np.pi / 4, 5 * np.pi / 4)
 PRINTED_DOMAIN = (-np.pi / 8, 5 * np.pi / 8)
@@ -252,7 +253,7 @@ CLAIMS = (
         "dL = (1, 0): the natural parameter gradient is not parametrisation independent, though G is not degenerate.",
         verdict=Verdict.HOLDS,
         run=run,
-        figure=draw,
+        draw=draw,
     ),
     Claim(
         name="figure-eight-numbers",

@@ -15,8 +15,9 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._inverses import asymmetry, projector, random_inverse
+from .._numbers import distance, generator
 
 SPACE, VECTORS, RANKS, INVERSES = 6, 8, (1, 2, 3, 4), 20
 

@@ -12,7 +12,8 @@ another inner product on the old parameters (Remark 2), here the gauge \(W = F^{
 
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
 from ._curved import INNER
 from .theorem_2 import change, comparisons, proper, worst
 

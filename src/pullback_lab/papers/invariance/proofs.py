@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_most, distance, equals, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_most, equals
 from .._inverses import projector
+from .._numbers import distance, generator
 from .figure_eight import phi, pushforward
 from .lemma_1 import RANKS, spanning_set
 

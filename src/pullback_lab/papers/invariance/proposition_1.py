@@ -22,9 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pullback.plot._figure import COLOURS, open_figure
-
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 
 SIDES = (0.2, 0.1, 0.05)
 
@@ -132,5 +131,5 @@ CLAIM = Claim(
     "points themselves do not. (A theorem of Sard; here it is tried on three maps of the plane.)",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=draw,
+    draw=draw,
 )

@@ -15,7 +15,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
 from ._curved import METRIC, PARAMETERS, loss, phi, point
 
 POINTS = 4

@@ -18,19 +18,9 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    equals,
-    generator,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
 from .._inverses import projector, random_inverse
+from .._numbers import distance, generator
 from ._curved import METRIC, inner, loss, matrix, outer, phi, point
 
 POINTS, INVERSES = 5, 20

@@ -15,7 +15,8 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 from pullback.plot import orders
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
 from ._curved import INNER, METRIC, loss, outer, phi, point
 
 
@@ -96,5 +97,5 @@ CLAIM = Claim(
     "for overparametrised models.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=draw,
+    draw=draw,
 )

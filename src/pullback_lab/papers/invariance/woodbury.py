@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 
 SAMPLES, INPUTS, HIDDEN = 12, 5, 40
 DAMPINGS = (1e-1, 1e-3)

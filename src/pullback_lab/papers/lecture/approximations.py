@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pullback as pb
-from pullback.plot._figure import COLOURS, open_figure
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 from ._problem import FISHER, LABELS, PARAMS, PLAIN, X, cost, flat, logits
 
 WEIGHTS = (400.0, 800.0, 1600.0, 3200.0)
@@ -211,6 +211,6 @@ CLAIMS = (
         run=run_newton,
         correction="There is no gain in order unless the divergence is quadratic: the cubic term of the divergence is of the same order as the quadratic "
         "term of the cost. With KL the order is 2, as for the natural gradient; with squared distance it is 3.",
-        figure=draw,
+        draw=draw,
     ),
 )

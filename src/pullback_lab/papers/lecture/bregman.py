@@ -17,7 +17,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 
 A, B = np.array([0.3, -0.8, 1.1]), np.array([-0.6, 0.9, 0.2])
 

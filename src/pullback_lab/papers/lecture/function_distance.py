@@ -14,7 +14,8 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 from pullback import testing
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -80,5 +81,5 @@ CLAIM = Claim(
     statement="The distance of networks as functions is the mean divergence of their outputs; its second-order expansion is the pullback metric.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=draw,
+    draw=draw,
 )

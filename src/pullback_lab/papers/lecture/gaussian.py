@@ -23,7 +23,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
+from .._numbers import distance
 
 MEAN, SCALE, TARGET = 0.7, 1.6, 2.5
 
@@ -268,5 +269,5 @@ CLAIM = Claim(
     "coordinates: the natural gradient of a Gaussian is one direction in all of them.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=draw,
+    draw=draw,
 )

@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pullback as pb
 from pullback.plot import orders
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 
 INPUTS = jnp.asarray(np.random.default_rng(4).standard_normal((10, 2)))
 TARGETS = jnp.sin(2 * INPUTS[:, 0])
@@ -202,7 +203,7 @@ CLAIMS = (
         statement="To first order in the step, the natural gradient update is invariant to differentiable changes of the parameters of a network.",
         verdict=Verdict.HOLDS,
         run=run,
-        figure=draw,
+        draw=draw,
     ),
     Claim(
         name="affine-invariance",

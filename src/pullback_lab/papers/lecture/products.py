@@ -13,7 +13,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._problem import LABELS, PARAMS, X, logits
 
 COUNT = X.shape[0]

@@ -18,7 +18,8 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance
 from ._problem import FISHER, LABELS, PARAMS, X
 from .approximations import divergence
 from .rosenbrock import PROBLEM, START, outputs, square
@@ -115,5 +116,5 @@ CLAIM = Claim(
     "Gauss-Newton approximation drops; for a network, averaged over the inputs.",
     verdict=Verdict.HOLDS,
     run=run,
-    figure=draw,
+    draw=draw,
 )

@@ -181,7 +181,7 @@ CLAIMS = (
         run=run,
         correction="It does with step 1/2 only: the Hessian of L is 2I and the metric I. With step 1 it is a reflection, and natural gradient "
         "descent goes round in a cycle of two. With step 1/2 natural gradient descent arrives after two steps, though not monotonically.",
-        figure=draw,
+        draw=draw,
     ),
     Claim(
         name="rosenbrock-valley",

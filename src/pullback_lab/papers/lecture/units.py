@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pullback as pb
-from pullback.plot._figure import COLOURS
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_most, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
+from .._figure import COLOURS
+from .._numbers import generator
 
 STEP = 0.2
 
@@ -107,5 +108,5 @@ CLAIM = Claim(
     run=run,
     correction="The gradient gets 60 times larger and the weight 60 times smaller: it is the step of the function that gets 3600 times longer. (The "
     "figure of the slide is not in the text.)",
-    figure=draw,
+    draw=draw,
 )

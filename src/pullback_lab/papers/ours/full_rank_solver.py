@@ -18,8 +18,9 @@ from jaxtyping import PRNGKeyArray
 from scipy.linalg import lapack, lstsq
 from scipy.special import expit
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
-from ..depth._figure_flows import accuracy, draw
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
+from ..depth._figure_flows import accuracy, sample_task
 
 DRIVERS = ("gels", "gelsy", "gelsd")
 
@@ -42,7 +43,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     for i, n in enumerate(samples):
         for seed in range(seeds):
             rng = generator(jax.random.fold_in(key, 1000 * n + seed))
-            task, start = draw(rng, n, dimension, 8), 0.01 * rng.standard_normal(dimension)
+            task, start = sample_task(rng, n, dimension, 8), 0.01 * rng.standard_normal(dimension)
             signed = task.y[:, None] * task.x
             for d, driver in enumerate(DRIVERS):
                 beta = start.copy()
@@ -69,7 +70,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, {"samples": np.array(samples), "dimension": dimension, "accuracy": found})
 
 
-def figure(data: Mapping[str, Any]) -> Any:
+def draw(data: Mapping[str, Any]) -> Any:
     """Accuracy over N, by driver."""
     from matplotlib.figure import Figure
 
@@ -100,12 +101,12 @@ def figure(data: Mapping[str, Any]) -> Any:
 
 
 CLAIM = Claim(
-    "full-rank-solver",
-    "ours",
-    "after Figure 4 and appendix B.2 of Kerekes et al.",
-    "Natural gradient descent with the singular training Fisher is near chance for N < D if its linear systems are solved by a driver that assumes full rank (LAPACK gels), and well above it with rank-revealing "
+    name="full-rank-solver",
+    source="ours",
+    place="after Figure 4 and appendix B.2 of Kerekes et al.",
+    statement="Natural gradient descent with the singular training Fisher is near chance for N < D if its linear systems are solved by a driver that assumes full rank (LAPACK gels), and well above it with rank-revealing "
     "drivers. (That this is what happened in the source is a hypothesis.)",
-    Verdict.HOLDS,
-    run,
-    figure=figure,
+    verdict=Verdict.HOLDS,
+    run=run,
+    draw=draw,
 )

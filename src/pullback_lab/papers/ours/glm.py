@@ -18,7 +18,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
+from .._numbers import distance
 
 
 class Family(NamedTuple):

@@ -20,8 +20,9 @@ from scipy.integrate import RK23
 
 from pullback.linear import MatrixProduct
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
-from ..depth._figure_factors import Completion, draw, error, initial, product
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
+from ..depth._figure_factors import Completion, error, initial, product, sample_task
 
 CASES = ((2, 1e-3), (3, 1e-3), (3, 0.1))
 """(depth, standard deviation of the entries of the initial product)."""
@@ -55,7 +56,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     errors, decays, times = (np.zeros((len(CASES), seeds)) for _ in range(3))
     untouched = np.zeros(seeds)
     for seed in range(seeds):
-        task = draw(generator(jax.random.fold_in(key, seed)), size, rank, observed)
+        task = sample_task(generator(jax.random.fold_in(key, seed)), size, rank, observed)
         for i, (depth, scale) in enumerate(CASES):
             factors = initial(
                 generator(jax.random.fold_in(key, 100 * (i + 1) + seed)), size, depth, scale
@@ -104,7 +105,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, {"errors": errors, "size": size, "rank": rank, "observed": observed})
 
 
-def figure(data: Mapping[str, Any]) -> Any:
+def draw(data: Mapping[str, Any]) -> Any:
     """The errors on the entries that are not observed."""
     from matplotlib.figure import Figure
 
@@ -125,11 +126,11 @@ def figure(data: Mapping[str, Any]) -> Any:
 
 
 CLAIM = Claim(
-    "masked-completion",
-    "ours",
-    "after section 4 of Kerekes et al.",
-    "With the Fisher matrix of the observed entries and the Moore-Penrose inverse, natural gradient flow in products of matrices from small weights does generalise to entries that are not observed, the better the deeper.",
-    Verdict.HOLDS,
-    run,
-    figure=figure,
+    name="masked-completion",
+    source="ours",
+    place="after section 4 of Kerekes et al.",
+    statement="With the Fisher matrix of the observed entries and the Moore-Penrose inverse, natural gradient flow in products of matrices from small weights does generalise to entries that are not observed, the better the deeper.",
+    verdict=Verdict.HOLDS,
+    run=run,
+    draw=draw,
 )

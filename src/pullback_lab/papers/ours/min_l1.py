@@ -25,18 +25,8 @@ from jaxtyping import PRNGKeyArray
 
 from pullback.linear import Diagonal, hyperbolic_projection, l1_interpolant
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Verdict,
-    at_least,
-    at_most,
-    cosine,
-    distance,
-    generator,
-)
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import cosine, distance, generator
 from ._diagonal_flows import flow
 
 SCALES = np.array([1e0, 1e-2, 1e-4, 1e-8, 1e-16, 1e-32])
@@ -131,7 +121,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, {"scales": SCALES, "l1": near, "l2": far, "excess": excess})
 
 
-def figure(data: Mapping[str, Any]) -> Any:
+def draw(data: Mapping[str, Any]) -> Any:
     """Which interpolant the flow is near, over the size of the initial weights."""
     from matplotlib.figure import Figure
 
@@ -158,12 +148,12 @@ def figure(data: Mapping[str, Any]) -> Any:
 
 
 CLAIM = Claim(
-    "min-l1",
-    "ours",
-    "after Theorem 3 of Kerekes et al.",
-    "For N < D natural gradient flow (Moore-Penrose) on a diagonal network of depth 2 is a Bregman projection in the hyperbolic entropy; as the initial weights shrink it tends to the interpolant of the "
+    name="min-l1",
+    source="ours",
+    place="after Theorem 3 of Kerekes et al.",
+    statement="For N < D natural gradient flow (Moore-Penrose) on a diagonal network of depth 2 is a Bregman projection in the hyperbolic entropy; as the initial weights shrink it tends to the interpolant of the "
     "labels of least l1 norm, not to least squares.",
-    Verdict.HOLDS,
-    run,
-    figure=figure,
+    verdict=Verdict.HOLDS,
+    run=run,
+    draw=draw,
 )

@@ -17,7 +17,8 @@ from jaxtyping import PRNGKeyArray
 
 from pullback.linear import Diagonal, Logistic
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, distance, generator
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import distance, generator
 from ._diagonal_flows import flow, velocity
 
 LATE = 20.0
@@ -93,7 +94,7 @@ def _pushforward(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
     return distance(moved, np.asarray(Logistic().natural_gradient(network.product(w), x_, y_)))
 
 
-def figure(data: Mapping[str, Any]) -> Any:
+def draw(data: Mapping[str, Any]) -> Any:
     """The coefficients at the end, by depth."""
     from matplotlib.figure import Figure
 
@@ -116,12 +117,12 @@ def figure(data: Mapping[str, Any]) -> Any:
 
 
 CLAIM = Claim(
-    "parametrisation",
-    "ours",
-    "after section 2.3 of Kerekes et al.",
-    "Where the Fisher matrix of the model is singular (N < D), natural gradient flow with the Moore-Penrose inverse moves the training logits alike at every depth but the coefficients differently: it is not independent "
+    name="parametrisation",
+    source="ours",
+    place="after section 2.3 of Kerekes et al.",
+    statement="Where the Fisher matrix of the model is singular (N < D), natural gradient flow with the Moore-Penrose inverse moves the training logits alike at every depth but the coefficients differently: it is not independent "
     "of the parametrisation.",
-    Verdict.HOLDS,
-    run,
-    figure=figure,
+    verdict=Verdict.HOLDS,
+    run=run,
+    draw=draw,
 )

@@ -19,8 +19,9 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, generator
-from ..depth._figure_flows import accuracy, draw, natural_flow
+from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._numbers import generator
+from ..depth._figure_flows import accuracy, natural_flow, sample_task
 
 RATIOS = np.array([0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.5])
 
@@ -39,7 +40,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     natural, least = np.zeros((len(RATIOS), seeds)), np.zeros((len(RATIOS), seeds))
     for i, ratio in enumerate(RATIOS):
         for seed in range(seeds):
-            task = draw(
+            task = sample_task(
                 generator(jax.random.fold_in(key, 100 * i + seed)),
                 round(ratio * dimension),
                 dimension,
@@ -76,7 +77,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
 
 
-def figure(data: Mapping[str, Any]) -> Any:
+def draw(data: Mapping[str, Any]) -> Any:
     """Accuracy over N/D."""
     from matplotlib.figure import Figure
 
@@ -105,11 +106,11 @@ def figure(data: Mapping[str, Any]) -> Any:
 
 
 CLAIM = Claim(
-    "peak",
-    "ours",
-    "after Figure 4 of Kerekes et al.",
-    "Natural gradient flow with the training Fisher (Moore-Penrose) is at chance at N = D only, as the peak of least squares predicts; below and above it generalises.",
-    Verdict.HOLDS,
-    run,
-    figure=figure,
+    name="peak",
+    source="ours",
+    place="after Figure 4 of Kerekes et al.",
+    statement="Natural gradient flow with the training Fisher (Moore-Penrose) is at chance at N = D only, as the peak of least squares predicts; below and above it generalises.",
+    verdict=Verdict.HOLDS,
+    run=run,
+    draw=draw,
 )

@@ -21,7 +21,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, distance
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
+from .._numbers import distance
 
 DIGITS = 1000
 # name: samples, columns, and the absolute values of the logits

@@ -20,19 +20,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import (
-    Budget,
-    Claim,
-    Measured,
-    Role,
-    Row,
-    Verdict,
-    at_least,
-    at_most,
-    distance,
-    equals,
-)
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, equals
 from .._inverses import random_inverse
+from .._numbers import distance
 from ..invariance._curved import phi, point
 
 INVERSES = 20

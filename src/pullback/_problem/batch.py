@@ -1,0 +1,66 @@
+"""The batch: inputs and targets with one leading sample axis, counted in one place."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Batch(NamedTuple):
+    """Inputs and targets; both `None` for a model without data."""
+
+    inputs: Any
+    targets: Any
+
+
+def as_batch(batch: Any) -> Batch:
+    """Return a `Batch` from `None`, `(inputs,)` or `(inputs, targets)`."""
+    if isinstance(batch, Batch):
+        return batch
+    if batch is None:
+        return Batch(None, None)
+    if not isinstance(batch, tuple | list) or len(batch) not in (1, 2):
+        raise ValueError(
+            f"batch must be (inputs, targets), (inputs,) or None, got {type(batch).__name__}"
+            + (f" of length {len(batch)}." if isinstance(batch, tuple | list) else ".")
+        )
+    return Batch(batch[0], batch[1] if len(batch) == 2 else None)
+
+
+def sample_count(batch: Batch) -> int | None:
+    """Return the number of samples, `None` without data; raise if leading axes disagree."""
+    if batch.inputs is None:
+        if batch.targets is not None:
+            raise ValueError(
+                "targets without inputs: batch=(inputs, targets), or close over the targets in "
+                "the loss."
+            )
+        return None
+    arrays = [x for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x)]
+    counts = [x.shape[0] if x.ndim else None for x in arrays]
+    if not counts or counts[0] is None or any(count != counts[0] for count in counts):
+        raise ValueError(
+            "the inputs must be arrays with one common leading sample axis, got leading axes "
+            f"{counts}."
+        )
+    count = int(counts[0])
+    if count == 0:
+        raise ValueError("the batch is empty (0 samples).")
+    for leaf in jax.tree.leaves(batch.targets):
+        if eqx.is_array(leaf) and (leaf.ndim == 0 or leaf.shape[0] != count):
+            raise ValueError(
+                f"targets have shape {leaf.shape}, but the inputs have {count} samples."
+            )
+    return count
+
+
+def replace_absent(batch: Batch, weights: Float[Array, " N"]) -> Batch:
+    """Replace every sample of weight zero by the first present one.
+
+    What an absent sample contains, even NaN, then cannot reach the result.
+    """
+    index = jnp.where(weights > 0, jnp.arange(weights.shape[0]), jnp.argmax(weights > 0))
+    take = lambda x: jnp.take(x, index, axis=0) if eqx.is_array(x) else x
+    return jax.tree.map(take, batch)

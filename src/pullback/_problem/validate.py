@@ -1,0 +1,91 @@
+"""Validates problem, parameters and batch before anything is compiled, each in one place."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+from .._base.tree import refuse_complex, split
+from .._base.types import Params
+from .batch import Batch, as_batch, sample_count
+from .composite import Composite
+
+
+def is_traced(tree: Any) -> bool:
+    """Return whether a leaf is a tracer: then nothing can be raised or compared."""
+    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
+
+
+def validate(problem: Composite, params: Params, batch: Any = None) -> tuple[Params, Batch]:
+    """Return parameters and batch as arrays; raise if one of the three cannot be used."""
+    check_problem(problem)
+    return check_params(params), _arrays(as_batch(batch))
+
+
+def validate_metric_batch(metric_batch: Any, batch: Batch) -> Batch | None:
+    """Return the batch of the metric as arrays, `None` if it is that of the loss."""
+    if metric_batch is None:
+        return None
+    if batch.inputs is None:
+        raise ValueError(
+            "metric_batch is for models with data; this problem was called without a batch."
+        )
+    return _arrays(as_batch(metric_batch))
+
+
+def check_problem(problem: Any) -> None:
+    """Raise a `ValueError` if this is not a problem."""
+    if not isinstance(problem, Composite):
+        raise ValueError(
+            "problem must be a pullback.Composite(model=..., loss=..., metric=...), got "
+            f"{type(problem).__name__}."
+        )
+
+
+def check_params(params: Params) -> Params:
+    """Return the parameters with NumPy leaves as JAX arrays; raise if nothing is differentiable."""
+    params = _arrays(params)
+    refuse_complex(params, "params")
+    if not jax.tree.leaves(split(params)[0]):
+        leaves = jax.tree.leaves(params)
+        kinds = sorted({str(getattr(x, "dtype", type(x).__name__)) for x in leaves})
+        raise ValueError(
+            f"params has no floating array among its leaves ({', '.join(kinds) or 'none at all'}); "
+            "integers and Python numbers are carried as constants. Convert what should move: "
+            "jnp.asarray(x, float)."
+        )
+    return params
+
+
+def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
+    """Raise a `ValueError` if the shapes of a batch do not fit the model."""
+    refuse_complex(batch.inputs, "batch inputs")
+    refuse_complex(batch.targets, "batch targets")
+    count = sample_count(batch)
+    outputs = eqx.filter_eval_shape(problem.outputs, params, batch.inputs)
+    moving = [x for x in jax.tree.leaves(outputs) if isinstance(x, jax.ShapeDtypeStruct)]
+    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in moving):
+        raise ValueError(
+            "the outputs of the model are complex: return real and imaginary parts, e.g. "
+            "jnp.stack([z.real, z.imag], -1)."
+        )
+    if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in moving):
+        raise ValueError("the model returns no floating array: nothing to differentiate.")
+    if count is None:
+        return
+    bad = [x.shape for x in moving if x.ndim == 0 or x.shape[0] != count]
+    if bad:
+        raise ValueError(
+            f"the leading axis of every output must be the sample axis, {count} samples, got "
+            f"output shapes {bad}. A model of one sample is batched by jax.vmap: "
+            "model=lambda params, x: jax.vmap(f, (None, 0))(params, x)."
+        )
+    problem.measure.weights(count, jnp.result_type(float))
+
+
+def _arrays(tree: Any) -> Any:
+    convert = lambda x: jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
+    return jax.tree.map(convert, tree)

@@ -1,0 +1,327 @@
+r"""\(A = S^\top J\) at a point, as an operator: linearised once, nothing dense until asked for.
+
+The rows are kept in the graded form of the metric's root, \(A = \mathrm{diag}(e^{\ell})\,\hat A\)
+with \(\hat A = \hat S^\top J\) of order one. The weights of the measure are part of the grading,
+\(\ell_i + \tfrac12 \log w_i\), and an absent sample has \(\ell = -\infty\). Vectors on the
+parameters are flat, in the orthonormal coordinates \(\eta = R\delta\) of the gauge (`gauge.py`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._base.tree import Structure, coarsest_dtype, split, structure
+from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
+from .._problem.composite import Objective
+from ..metric._base import AbstractRoot
+from .gauge import AbstractGauge, EuclideanGauge, as_gauge
+from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
+
+MEMORY = 2**30
+"""The default bound, in bytes, on the working storage of Jacobian blocks."""
+
+
+class BlockRoot(AbstractRoot):
+    """The root of a batch: one root per sample, block diagonal."""
+
+    roots: AbstractRoot
+
+    @property
+    def log_scale(self):
+        return self.roots.log_scale.ravel()
+
+    def unit(self, w):
+        return jax.vmap(lambda root, w: root.unit(w))(
+            self.roots, w.reshape(self.roots.log_scale.shape)
+        )
+
+    def unit_transpose(self, v):
+        return jax.vmap(lambda root, v: root.unit_transpose(v))(self.roots, v).ravel()
+
+    def unit_lift(self, c):
+        return jax.vmap(lambda root, c: root.unit_lift(c))(self.roots, c).ravel()
+
+
+class Analysis:
+    """What an analysis of the model found, carried with the rows so that it runs once.
+
+    Compared by identity: it belongs to one trace.
+    """
+
+    def __init__(self, found: Any):
+        self.found = found
+
+
+class Rows(eqx.Module):
+    """Ã = A R⁻¹, the whitened Jacobian in orthonormal coordinates of the gauge."""
+
+    objective: Objective
+    params: Params
+    linear: Linearisation
+    root: AbstractRoot
+    log_scale: Float[Array, " m"]
+    gauge: AbstractGauge
+    memory: int = eqx.field(static=True)
+    """Bound in bytes on the working storage of Jacobian blocks."""
+    dense: Float[Array, "m P"] | None = None
+    """Ã without its grading, if a solver has formed it: products then skip the model."""
+    order: Int[np.ndarray, " P"] | None = None
+    """The parameters in the order of the columns of `dense`, if that is not their own."""
+    analysis: Analysis | None = eqx.field(static=True, default=None)
+
+    # ---- sizes ----------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, P)."""
+        return self.log_scale.shape[0], self.linear.params.size
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the linear algebra."""
+        return self.log_scale.dtype
+
+    @property
+    def structure(self) -> Structure:
+        """How the parameters lie in a flat vector."""
+        return self.linear.params
+
+    @property
+    def count(self) -> int:
+        """N, the number of samples."""
+        return self.objective.count
+
+    @property
+    def outputs(self) -> Outputs:
+        """z, the outputs at this point."""
+        return self.linear.outputs
+
+    @property
+    def active(self) -> Array:
+        """Which rows are present; those of a sample of weight zero are not."""
+        return self.log_scale > -jnp.inf
+
+    @property
+    def scale(self) -> Float[Array, " m"]:
+        """The grading e^ℓ of the rows."""
+        return jnp.exp(self.log_scale)
+
+    @property
+    def graded(self) -> bool:
+        """Whether the scales of rows may differ by more than a float resolves."""
+        return self.objective.problem.metric.graded
+
+    @property
+    def largest_log_scale(self) -> Scalar:
+        """The logarithm of the heaviest row weight; zero if every row is absent."""
+        top = jnp.max(jnp.where(self.active, self.log_scale, -jnp.inf), initial=-jnp.inf)
+        return jnp.where(jnp.isfinite(top), top, 0.0)
+
+    @property
+    def by_block(self) -> bool:
+        """Whether the rows of a sample depend on that sample only."""
+        return self.objective.by_sample and not self.objective.problem.metric.couples_samples
+
+    @property
+    def chunk(self) -> int:
+        """How many samples are held at once: blocks and intermediates (3 ×) fit `memory`."""
+        per_output = 3 * self.shape[1] * jnp.dtype(self.dtype).itemsize
+        per_sample = (self.linear.like.size // self.count) * per_output
+        return max(1, min(self.count, self.memory // max(per_sample, 1)))
+
+    # ---- other rows of the same problem ------------------------------------------------------------
+
+    def divided_by(self, log_factor: Scalar) -> "Rows":
+        """Return e^-log_factor A."""
+        return eqx.tree_at(lambda rows: rows.log_scale, self, self.log_scale - log_factor)
+
+    def in_gauge(self, gauge: Any) -> "Rows":
+        """Return the rows in the coordinates of what the user gives as a gauge."""
+        gauge = as_gauge(gauge, self.structure, self.dtype)
+        return Rows(
+            self.objective, self.params, self.linear, self.root, self.log_scale, gauge, self.memory
+        )
+
+    def analysed(self, found: Any) -> "Rows":
+        """Return the rows with the result of an analysis of the model."""
+        return Rows(
+            self.objective, self.params, self.linear, self.root, self.log_scale, self.gauge,
+            self.memory, analysis=Analysis(found),
+        )  # fmt: skip
+
+    def formed(self, dense: Array, order: np.ndarray | None = None) -> "Rows":
+        """Return the rows with Ã, its grading left out, at hand."""
+        return Rows(
+            self.objective, self.params, self.linear, self.root, self.log_scale, self.gauge,
+            self.memory, dense, order,
+        )  # fmt: skip
+
+    # ---- coordinates ----------------------------------------------------------------------------
+
+    def to_params(self, eta: Flat) -> Flat:
+        """Return δ = R⁻¹ η."""
+        return self.gauge.lower(eta)
+
+    def from_params(self, delta: Flat) -> Flat:
+        """Return η = R δ."""
+        return self.gauge.lift(delta)
+
+    def pull(self, g: Flat) -> Flat:
+        """Return R⁻ᵀ g, a parameter covector in orthonormal coordinates."""
+        return self.gauge.pull(g)
+
+    # ---- products -------------------------------------------------------------------------------
+
+    def mv(self, eta: Flat) -> Float[Array, " m"]:
+        """Return Ã η."""
+        return self.scale * self.unit_mv(eta)
+
+    def rmv(self, y: Float[Array, " m"]) -> Flat:
+        """Return Ãᵀ y."""
+        return self.unit_rmv(self.scale * y)
+
+    def unit_mv(self, eta: Flat) -> Float[Array, " m"]:
+        """Return Ã η without the grading."""
+        if self.dense is not None:
+            return self.dense @ (eta if self.order is None else eta[self.order])
+        return self.unit_push(self.gauge.lower(eta))
+
+    def unit_push(self, delta: Flat) -> Float[Array, " m"]:
+        """Return Â δ for δ in the coordinates of the parameters."""
+        if self.dense is not None and isinstance(self.gauge, EuclideanGauge):
+            return self.unit_mv(delta)
+        return self.unit_output(self.linear.pushforward(delta.astype(self.structure.dtype)))
+
+    def unit_output(self, v: OutputVector) -> Float[Array, " m"]:
+        """Return Ŝᵀ v, an output vector in the whitened space without the grading."""
+        return jnp.where(self.active, self.root.unit_transpose(v).astype(self.dtype), 0.0)
+
+    def unit_rmv(self, y: Float[Array, " m"]) -> Flat:
+        """Return the transpose of `unit_mv` on y."""
+        if self.dense is None:
+            y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
+            return self.gauge.pull(self.linear.pull(self.root.unit(y)).astype(self.dtype))
+        pulled = self.dense.T @ y
+        return pulled if self.order is None else scatter(pulled, self.order)
+
+    def pull_output(self, c: OutputCovector) -> Flat:
+        """Return Jᵀ c in the coordinates of the parameters."""
+        return self.linear.pull(c).astype(self.dtype)
+
+    # ---- dense blocks -----------------------------------------------------------------------------
+
+    def unit_rows(self) -> Float[Array, "m P"]:
+        """Return Ã, dense, without its grading."""
+        return self.gauge.rows(self._plain_rows())
+
+    def sum_blocks(self, function: Callable[[Float[Array, "b P"]], Array]) -> Array:
+        """Return the sum of a function of blocks of rows of Ã, one block of samples at a time."""
+        if not self.by_block or self.chunk >= self.count:
+            return function(self.scale[:, None] * self.unit_rows())
+
+        def blocks(samples):
+            rows = jax.vmap(self._scaled_block)(samples).reshape(-1, self.shape[1])
+            return function(self.gauge.rows(rows))
+
+        return sum_over_samples(blocks, self._scaled_samples(), self.count, self.chunk)
+
+    def sample_blocks(self, function: Callable[[Float[Array, "q P"]], Array]) -> Array:
+        """Return a function of the rows of each sample; of each row where samples have no rows."""
+        if not self.by_block:
+            # A coupled metric may have another number of rows than a multiple of the samples.
+            count = self.shape[0] if self.shape[0] % self.count else self.count
+            rows = self.scale[:, None] * self.unit_rows()
+            return jax.vmap(function)(rows.reshape(count, -1, self.shape[1]))
+
+        def one(sample):
+            return function(self.gauge.rows(self._scaled_block(sample)))
+
+        return over_samples(one, self._scaled_samples(), self.count, self.chunk)
+
+    def gram(self) -> Float[Array, "P P"]:
+        """Return ÃᵀÃ, summed over blocks of samples."""
+        return self.sum_blocks(lambda rows: rows.T @ rows)
+
+    def _plain_rows(self) -> Float[Array, "m P"]:
+        """Return Â in the coordinates of the parameters."""
+        objective, root = self.objective, self.root
+        if not objective.by_sample:
+            rows = self._block(objective.outputs, root.unit_transpose, root.unit, self.shape[0])
+        else:
+            rows = over_samples(self._sample_block, self._samples(), self.count, self.chunk)
+            rows = rows.reshape(-1, self.shape[1])
+            if objective.problem.metric.couples_samples:
+                # The metric mixes the samples: rows are those of J, and each column is an output
+                # vector of the whole batch.
+                whiten = lambda v: root.unit_transpose(self.linear.like.unravel(v))
+                rows = jax.vmap(whiten, in_axes=1, out_axes=1)(rows)
+        return jnp.where(self.active[:, None], rows.astype(self.dtype), 0.0)
+
+    def _samples(self):
+        inputs = eqx.filter(self.objective.batch.inputs, eqx.is_array)
+        return inputs, (self.root.roots if isinstance(self.root, BlockRoot) else None)
+
+    def _scaled_samples(self):
+        return self._samples(), self.log_scale.reshape(self.count, -1)
+
+    def _scaled_block(self, sample) -> Float[Array, "q P"]:
+        """Return the rows of A of one sample; zero if the sample is absent."""
+        block, log_scale = self._sample_block(sample[0]).astype(self.dtype), sample[1][:, None]
+        return jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0)
+
+    def _sample_block(self, sample) -> Float[Array, "q P"]:
+        inputs, root = sample
+        static = eqx.filter(self.objective.batch.inputs, eqx.is_array, inverse=True)
+        one = lambda params: self.objective.problem.one(params, eqx.combine(inputs, static))
+        if root is None:
+            like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
+            return self._block(one, like.ravel, like.unravel, like.size)
+        return self._block(one, root.unit_transpose, root.unit, root.size)
+
+    def _block(
+        self, function: Callable[[Params], Outputs], push: Callable, pull: Callable, size: int
+    ) -> Float[Array, "q P"]:
+        moving, carried = split(self.params)
+        whole = lambda p: function(eqx.combine(p, carried))
+        return block(whole, moving, self.structure, push, pull, size)
+
+
+def scatter(x: Array, order: np.ndarray) -> Array:
+    """Return the vector y with y[order] = x."""
+    return jnp.zeros_like(x).at[order].set(x, unique_indices=True)
+
+
+def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
+    """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
+    problem, batch = objective.problem, objective.batch
+    like = structure(params)
+    moving, carried = split(params)
+    linear = linearise(lambda p: objective.outputs(eqx.combine(p, carried)), moving, like)
+    # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
+    # rounding for rank.
+    dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)
+    if not objective.has_data:
+        root = problem.metric.observe(None, jnp.asarray(0)).root(linear.outputs)
+        log_scale = root.log_scale.astype(dtype)
+        return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
+    weights = problem.measure.weights(objective.count, like.dtype)
+    if problem.metric.couples_samples:
+        root = problem.metric.weigh(weights).root(linear.outputs)
+        log_scale = root.log_scale.astype(dtype)
+        return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
+    outputs, constants = eqx.partition(linear.outputs, eqx.is_array)
+    targets, static = eqx.partition(batch.targets, eqx.is_array)
+
+    def one(z, y, index):
+        metric = problem.metric.observe(eqx.combine(y, static), index)
+        return metric.root(eqx.combine(z, constants))
+
+    root = BlockRoot(jax.vmap(one)(outputs, targets, jnp.arange(objective.count)))
+    half = jnp.log(weights).astype(dtype)[:, None] / 2
+    log_scale = (root.log_scale.astype(dtype).reshape(objective.count, -1) + half).ravel()
+    return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)

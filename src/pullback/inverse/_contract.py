@@ -1,0 +1,73 @@
+r"""Checks an inverse against its own declarations when things are built.
+
+The shape and dtype of \(h(s)\) always; its values, on a small spectrum, where they are concrete:
+finite, not negative, and equal to what `damping`, `homogeneous` and `pseudo_inverse` declare.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._base import AbstractInverse
+
+PROBES = (3.0, 1.0, 0.5, 0.1)
+"""Singular values at which the filter is evaluated, largest first."""
+SHAPE = (4, 6)
+
+
+def check_declarations(inverse: AbstractInverse) -> None:
+    """Raise a `ValueError` if the filter has a wrong shape or contradicts a declaration."""
+    if not isinstance(inverse, AbstractInverse):
+        raise ValueError(
+            "inverse must be MoorePenrose(), Tikhonov(damping), TruncatedRank(k) or another "
+            f"pullback.inverse.AbstractInverse, got {inverse!r}."
+        )
+    name = type(inverse).__name__
+    dtype = jnp.result_type(float)
+    probe = jax.ShapeDtypeStruct((len(PROBES),), dtype)
+    found = eqx.filter_eval_shape(lambda s: _evaluate(inverse, s), probe)
+    if found.shape != probe.shape or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise ValueError(
+            f"{name}.filter(s, cutoff) must return one real number per singular value, shape "
+            f"{probe.shape} for s of shape {probe.shape}, got {found.dtype} of shape {found.shape}."
+        )
+    leaves = [x for x in jax.tree.leaves(inverse) if eqx.is_array(x)]
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
+        return
+    with jax.ensure_compile_time_eval():
+        h, smaller = (np.asarray(_evaluate(inverse, k * jnp.asarray(PROBES, dtype))) for k in (1, 2))
+        _check_values(inverse, name, h, smaller)
+
+
+def _evaluate(inverse, s):
+    return jnp.asarray(inverse.filter(s, inverse.cutoff(s[0], SHAPE)))
+
+
+def _check_values(inverse: AbstractInverse, name: str, h: np.ndarray, doubled: np.ndarray) -> None:
+    s = np.asarray(PROBES)
+    kernel = float(inverse.kernel)
+    if not (np.all(np.isfinite(h)) and np.all(h >= 0) and np.isfinite(kernel) and kernel >= 0):
+        raise ValueError(
+            f"{name}.filter must be finite and not negative, and so must {name}.kernel: at the "
+            f"singular values {PROBES} it returned {h.tolist()}, kernel is {kernel}."
+        )
+    if inverse.damping is not None:
+        damping = float(inverse.damping)
+        _agree(name, f"damping = {damping}", h, 1 / (s * s + damping))
+        _agree(name, f"damping = {damping}", np.asarray([kernel]), np.asarray([1 / damping]))
+    if inverse.homogeneous:
+        _agree(name, "homogeneous", 4 * doubled, h)
+        _agree(name, "homogeneous", np.asarray([kernel]), np.zeros(1))
+    if inverse.pseudo_inverse:
+        _agree(name, "pseudo_inverse", h, np.where(h > 0, 1 / s**2, 0.0))
+        _agree(name, "pseudo_inverse", np.asarray([kernel]), np.zeros(1))
+
+
+def _agree(name: str, declared: str, found: np.ndarray, expected: np.ndarray) -> None:
+    if not np.allclose(found, expected, rtol=1e-4, atol=0.0):
+        raise ValueError(
+            f"{name} declares {declared}, but its filter disagrees: at the singular values "
+            f"{PROBES} it returns {found.tolist()}, expected {expected.tolist()}. Leave the "
+            "declaration out; the inverse then works with the solvers that compute singular values."
+        )

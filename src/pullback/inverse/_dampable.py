@@ -1,0 +1,40 @@
+r"""`Dampable`: a pseudo-inverse whose factors are to be damped afterwards, \(1/s^2 \to 1/(s^2 + λ)\).
+
+Damping commutes neither with a common factor of \(A\) nor with the weights of its rows, so neither
+may be divided out. Step rules that search for λ factorise with this inverse.
+"""
+
+from typing import Any
+
+from ._base import AbstractInverse
+
+
+class Dampable(AbstractInverse):
+    """Another inverse, with its weights and scale left in place."""
+
+    undamped: AbstractInverse
+
+    @property
+    def gauge(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.undamped.gauge
+
+    def filter(self, s, cutoff):
+        return self.undamped.filter(s, cutoff)
+
+    def cutoff(self, largest, shape):
+        return self.undamped.cutoff(largest, shape)
+
+    def kept(self, s, cutoff):
+        return self.undamped.kept(s, cutoff)
+
+    @property
+    def pseudo_inverse(self):
+        return self.undamped.pseudo_inverse
+
+    @property
+    def truncates(self):
+        return self.undamped.truncates
+
+    @property
+    def cancels_weights(self):
+        return False

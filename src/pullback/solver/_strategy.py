@@ -1,0 +1,57 @@
+"""`Strategy`: which inverse, how it is computed, and in how much memory, as one object."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._rows.rows import MEMORY
+from ..inverse._base import AbstractInverse
+from ..inverse._contract import check_declarations
+from ..inverse._moore_penrose import MoorePenrose
+from ._auto import Auto
+from ._base import AbstractSolver
+
+
+class Strategy(eqx.Module):
+    """An inverse, a solver that can compute it, and a bound on working storage."""
+
+    inverse: AbstractInverse
+    solver: AbstractSolver
+    memory: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inverse: AbstractInverse | None = None,
+        solver: AbstractSolver | None = None,
+        memory: int = MEMORY,
+    ):
+        """Fill in the defaults and raise a `ValueError` for what cannot work.
+
+        **Arguments:**
+
+        - `inverse`: which generalised inverse; defaults to `MoorePenrose()`.
+        - `solver`: how it is computed; defaults to `solver.Auto()`.
+        - `memory`: bound in bytes on the working storage of Jacobian blocks.
+        """
+        inverse = MoorePenrose() if inverse is None else inverse
+        solver = Auto() if solver is None else solver
+        check_declarations(inverse)
+        if not isinstance(solver, AbstractSolver):
+            raise ValueError(
+                "solver must be one of pullback.solver, e.g. solver=pullback.solver.SVD(), got "
+                f"{solver!r}."
+            )
+        solver.check(inverse)
+        if memory < 1:
+            raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
+        self.inverse = inverse
+        self.solver = solver
+        self.memory = memory
+
+    def as_data(self) -> "Strategy":
+        """Return the strategy with numbers of the inverse as arrays.
+
+        Another damping is then another input, not another program.
+        """
+        convert = lambda x: jnp.asarray(x) if isinstance(x, float) else x
+        return eqx.tree_at(lambda s: s.inverse, self, jax.tree.map(convert, self.inverse))
