@@ -59,10 +59,11 @@ from ._geometry.reparametrisation import reparametrise as reparametrise
 from ._geometry.tangent_kernel import TangentKernel as TangentKernel
 from ._geometry.tangent_kernel import natural_ntk as natural_ntk
 from ._geometry.tangent_kernel import ntk as ntk
-from ._natural.differential import differential as differential
+from ._problem.differential import differential as differential
 from ._natural.natural_gradient import NaturalGradient as NaturalGradient
 from ._natural.natural_gradient import natural_gradient as natural_gradient
-from ._natural.natural_gradient import pullback as pullback
+from ._natural.pullback_metric import PullbackMetric as PullbackMetric
+from ._natural.pullback_metric import pullback as pullback
 from ._natural.outcome import PrecisionWarning as PrecisionWarning
 from ._natural.stats import Stats as Stats
 from ._problem.composite import Composite as Composite
@@ -85,7 +86,6 @@ from ._proximal import linearised_proximal_step as linearised_proximal_step
 from ._proximal import mirror_step as mirror_step
 from ._proximal import output_step as output_step
 from ._proximal import proximal_step as proximal_step
-from ._rows.pullback import PullbackMetric as PullbackMetric
 from .inverse import AbstractInverse as AbstractInverse
 from .inverse import MoorePenrose as MoorePenrose
 from .inverse import Tikhonov as Tikhonov

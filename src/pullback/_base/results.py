@@ -1,20 +1,24 @@
-"""What can be said of a natural gradient: codes that are data, so that they live under `jit` and
-`vmap`, with their messages.
-"""
+"""Outcomes: codes that are data, so that they work under `jit` and `vmap`, with their messages."""
 
 from typing import Any
 
+import jax.numpy as jnp
 import lineax as lx
+from jaxtyping import Array
 
 
 class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.Enumeration, which may be extended)
-    """The outcome of a solve. Extends `lineax.RESULTS`, so that the messages of an inner solver
-    survive.
-    """
+    """The outcome of a solve. Extends `lineax.RESULTS`, so that inner messages survive."""
 
-    rank_zero = "The pullback metric is zero at this point: no direction changes the outputs. The natural gradient is the zero vector."
+    rank_zero = (
+        "The pullback metric is zero at this point: no direction changes the outputs. The natural "
+        "gradient is the zero vector."
+    )
     nonfinite_params = "`params` contains a NaN or an infinity."
-    nonfinite_batch = "`batch` contains a NaN or an infinity. Give the sample weight zero (`measure=pullback.Weights(...)`) to leave it out."
+    nonfinite_batch = (
+        "`batch` contains a NaN or an infinity. Give the sample weight zero "
+        "(`measure=pullback.Weights(...)`) to leave it out."
+    )
     nonfinite_outputs = (
         "The model returned a NaN or an infinity although `params` and `batch` are finite."
     )
@@ -25,56 +29,89 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.
         "The metric on the outputs is not finite or not positive semi-definite at these outputs."
     )
     nonfinite_jacobian = (
-        "The gradient Jᵀc is not finite although the outputs and the differential of the loss are: the Jacobian of the model is not "
-        "finite (a square root at zero?), or the product overflowed."
+        "The gradient Jᵀc is not finite although the outputs and the differential of the loss are: "
+        "the Jacobian of the model is not finite (a square root at zero?), or the product "
+        "overflowed."
     )
     nonfinite_vector = (
         "The natural gradient overflowed: the inputs are finite, the solution is not."
     )
     unconverged = (
-        "The matrix-free solver did not reach the solution: the recomputed residual (`stats.residual`) is above sqrt(eps). Use "
-        "`solver=pullback.solver.SVD()`, damp with `inverse=Tikhonov(...)`, or allow more `max_steps`."
+        "The solver did not reach the solution: the recomputed residual (`stats.residual`) is "
+        "above sqrt(eps). Use `solver=pullback.solver.SVD()`, damp with `inverse=Tikhonov(...)`, or "
+        "allow an iterative solver more `max_steps`."
     )
     unresolved = (
-        "Some samples are saturated: their rows of A lie below what this solver resolves (`stats.cutoff`), and would be dropped. Use "
-        "`solver=pullback.solver.SVD()`, which keeps them, or damp: `inverse=Tikhonov(...)`."
+        "Some samples are saturated: their rows of A lie below what this solver resolves "
+        "(`stats.cutoff`), and would be dropped. Use `solver=pullback.solver.SVD()`, which keeps "
+        "them, or damp: `inverse=Tikhonov(...)`."
     )
-    bad_gauge = "`gauge` is not positive definite: a weighted Moore-Penrose inverse needs an inner product on the parameters."
+    bad_gauge = (
+        "`gauge` is not positive definite: a weighted Moore-Penrose inverse needs an inner product "
+        "on the parameters."
+    )
+    bad_filter = (
+        "The filter h(s) of the inverse is negative or not finite at a singular value of A. Return "
+        "finite numbers >= 0 from `filter(s, cutoff)`, e.g. `jnp.where(s > cutoff, 1 / s**2, 0.0)`."
+    )
+    bad_preconditioner = (
+        "The preconditioner is not symmetric positive definite. `build(rows, damping)` must return "
+        "such an action: approximate (G + λ)^(-1/2) on parameters, (K + λ)⁻¹ on rows."
+    )
     coupled_samples = (
-        "The outputs of a sample change when the sample stands alone: the model mixes samples (batch normalisation?). "
-        "Declare it: `Composite(..., coupled=True)`."
+        "The outputs of a sample change when the sample stands alone: the model mixes samples "
+        "(batch normalisation?). Declare it: `Composite(..., coupled=True)`."
     )
     saturated = (
-        "Some samples are saturated beyond the range of the floating-point type: the differential of `loss` underflowed to zero there, "
-        "and with it their share of the step. Leave `loss` out of `Composite(...)`, so that the metric's own likelihood is used in "
-        "closed form, or damp: `inverse=Tikhonov(...)`."
+        "Some samples are saturated beyond the range of the floating-point type: the differential "
+        "of `loss` underflowed to zero there, and with it their part of the step. Leave `loss` out "
+        "of `Composite(...)`, so that the metric's own likelihood is used in closed form, or damp: "
+        "`inverse=Tikhonov(...)`."
     )
     nonfinite_field = (
         "The loss, its gradient or its Hessian is not finite at this point of the flow."
     )
     flow_event = "The flow met an event and stopped there, before t1."
     rank_changed = (
-        "The flow ran into a change of rank and stopped there: beyond, the field is discontinuous. Damp it "
-        "(`NaturalFlow(Tikhonov(...))`), fix the rank (`NaturalFlow(TruncatedRank(k))`), or go on with `rank=None`."
+        "The flow ran into a change of rank and stopped there: beyond, the field is discontinuous. "
+        "Damp it (`NaturalFlow(Tikhonov(...))`), fix the rank (`NaturalFlow(TruncatedRank(k))`), or "
+        "continue with `rank=None`."
     )
     left_constraint = "The flow reached the boundary of the constraint and stopped there."
     flow_max_steps = (
-        "The flow did not reach t1 in `max_steps` steps. If it is stiff take an implicit integrator, `solver=diffrax.Kvaerno5()`; if it slows "
-        "down, `clock=LogTime()`; else allow more `max_steps`."
+        "The flow did not reach t1 in `max_steps` steps. If it is stiff, use an implicit "
+        "integrator, `solver=diffrax.Kvaerno5()`; if it slows down, `clock=LogTime()`; otherwise "
+        "allow more `max_steps`."
     )
     flow_stalled = (
-        "The steps of the flow became too small to advance the time: a singularity, or a field that is not finite nearby. The state before "
-        "is returned."
+        "The steps of the flow became too small to advance the time: a singularity, or a field that "
+        "is not finite nearby. The state before is returned."
     )
     inner_unconverged = (
-        "The inner minimisation did not reach a minimum: its gradient is not small (`residual`), or its Hessian has a negative eigenvalue "
-        "(`least`). Allow more `max_steps`, or take a larger `weight`; a loss without a minimum needs one."
+        "The inner minimisation did not reach a minimum: its gradient is not small (`residual`), or "
+        "its Hessian has a negative eigenvalue (`least`). Allow more `max_steps`, or take a larger "
+        "`weight`; a loss without a minimum needs one."
     )
-    not_a_divergence = "`divergence` is not one at this point: on the diagonal its value and gradient must be zero and its Hessian positive semi-definite."
-    indefinite = "H + weight · G is not positive semi-definite, so that the quadratic model has no minimum: take a larger `weight`."
-    no_mirror_point = "There is no mirror point: the dual coordinates left their range, or the divergence has no minimum. Take a larger `weight`."
-    off_simplex = "`params` is not a probability vector along its last axis: project it, `params = constraint.Simplex()(params)`."
-    not_invertible = "Newton's method did not find parameters with these outputs: the model is not invertible near the point. Take a smaller `step`."
+    not_a_divergence = (
+        "`divergence` is not one at this point: on the diagonal its value and gradient must be zero "
+        "and its Hessian positive semi-definite."
+    )
+    indefinite = (
+        "H + weight · G is not positive semi-definite, so that the quadratic model has no minimum: "
+        "take a larger `weight`."
+    )
+    no_mirror_point = (
+        "There is no mirror point: the dual coordinates left their range, or the divergence has no "
+        "minimum. Take a larger `weight`."
+    )
+    off_simplex = (
+        "`params` is not a probability vector along its last axis: project it, "
+        "`params = constraint.Simplex()(params)`."
+    )
+    not_invertible = (
+        "Newton's method did not find parameters with these outputs: the model is not invertible "
+        "near the point. Take a smaller `step`."
+    )
 
 
 HARMLESS = (
@@ -87,15 +124,20 @@ HARMLESS = (
 """The results that `throw=True` does not raise: the answer is right and complete."""
 
 
-def failed(result: RESULTS):
-    """Whether a result is one that `throw=True` raises."""
-    bad = result != HARMLESS[0]
-    for fine in HARMLESS[1:]:
-        bad = bad & (result != fine)
-    return bad
+def failed(result: RESULTS) -> Array:
+    """Return whether a result is one that `throw=True` raises."""
+    return ~among(result, HARMLESS)
+
+
+def among(result: RESULTS, codes: tuple[RESULTS, ...]) -> Array:
+    """Return whether a result is one of some codes."""
+    found: Any = result == codes[0]
+    for code in codes[1:]:
+        found = found | (result == code)
+    return jnp.asarray(found)
 
 
 def successful_if(fine: Any, otherwise: Any) -> Any:
-    """Success, or the given code."""
+    """Return success where `fine`, and the given code elsewhere."""
     success: Any = RESULTS.successful
     return RESULTS.where(fine, success, otherwise)

@@ -1,45 +1,54 @@
-"""What XLA has to be told so that its numbers are right.
+"""Compiles with the options under which XLA's numbers are right.
 
-On the CPU, jaxlib 0.10 to 0.12 hands chains of products and sums to a library (YNN) as one fused
-program, and some of these come out wrong, in silence: the gradient of a bias missing from a dot
-product with a gradient, products with the Jacobian of a network of 1024 samples that are zero or
-NaN (`tests/test_xla.py`). Single products are right, and are as fast. A later version may not know
-the flag, and XLA ends the process at one that it does not know: there the test has to tell.
+On the CPU, jaxlib 0.10.2 to 0.12 fuses some chains of products and sums into one library call and
+silently miscomputes them: a product with a matrix of equal entries before a sum reads out of
+bounds, and the gradient of a bias may be lost (`tests/compat/test_xla.py` has the reproduction).
+`jit` restricts that fusion to single products for the programs that this library compiles itself;
+nothing is changed for other programs, and nothing is set when `pullback` is imported.
+
+XLA accepts options at the outermost `jit` only. Inside a user's `jit` the caller's options apply;
+there the library avoids the one pattern that it would otherwise contain (`solver/_krylov.py`).
 """
 
-import os
-import sys
-import warnings
+import functools
+from collections.abc import Callable
 from importlib.metadata import version
+from typing import Any, TypeVar
 
-FLAG = "--xla_cpu_experimental_ynn_fusion_type"
-SINGLE = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
+import equinox as eqx
+import jax
+
+OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+"""What to pass as `jax.jit(..., compiler_options=...)` to protect a program of your own."""
+
+FIRST, FIXED = (0, 10, 2), (0, 13)
+"""The affected versions of jaxlib: from the first on, below the second."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def affected(jaxlib: str) -> bool:
-    """Whether a version of jaxlib fuses wrongly."""
-    return (0, 10) <= tuple(int(part) for part in jaxlib.split(".")[:2]) < (0, 13)
+    """Return whether a version of jaxlib fuses wrongly."""
+    parts = [int(part) for part in jaxlib.split(".")[:3] if part.isdigit()]
+    return FIRST <= tuple(parts) < FIXED
 
 
-def secure() -> None:
-    """Restrict the fusions, unless the user has chosen; warn if XLA has read its flags already."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if FLAG in flags or not affected(version("jaxlib")):
-        return
-    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}={SINGLE}".strip()
-    if _running():
-        warnings.warn(
-            f"jaxlib {version('jaxlib')} computes some products wrongly, and JAX was in use before pullback could tell it not to. Import pullback before "
-            f"the first JAX array is made, or set XLA_FLAGS={FLAG}={SINGLE}.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+def jit(function: Function) -> Function:
+    """Return `eqx.filter_jit(function)`, compiled with `OPTIONS` where they are needed."""
+    plain = eqx.filter_jit(function)
 
+    @functools.cache
+    def protected():
+        # Decided at the first call: to ask for the platform at import would start JAX.
+        needed = jax.default_backend() == "cpu" and affected(version("jaxlib"))
+        return eqx.filter_jit(function, compiler_options=OPTIONS) if needed else plain
 
-def _running() -> bool:
-    # JAX has no public way to ask without starting a backend; should it keep its backends elsewhere
-    # one day, nobody is warned.
-    bridges = [
-        module for name, module in list(sys.modules.items()) if name.endswith("_src.xla_bridge")
-    ]
-    return any(getattr(bridge, "_backends", None) for bridge in bridges)
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):
+            return plain(*args, **kwargs)
+        # With concrete arguments inside somebody's trace, this is a program of its own.
+        with jax.ensure_compile_time_eval():
+            return protected()(*args, **kwargs)
+
+    return call  # pyright: ignore[reportReturnType]

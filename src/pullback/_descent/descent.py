@@ -14,18 +14,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._base.results import RESULTS
+from .._base.checks import function
+from .._base.results import RESULTS, among
 from .._base.tree import all_finite, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
-from .._natural.outcome import is_traced, prepare
-from .._natural.subproblem import Local, localise
-from .._problem.composite import as_batch, check_params
-from .._rows.pullback import MEMORY
+from .._compat.xla import jit
+from .._natural.stats import Stats
+from .._natural.subproblem import Subproblem, subproblem
+from .._problem.batch import Batch, as_batch
+from .._problem.composite import Composite
+from .._problem.validate import check_params, check_problem, validate, validate_metric_batch
+from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
 from ..momentum._base import AbstractMomentum, as_momentum, remember
 from ..solver._base import AbstractSolver
+from ..solver._strategy import Strategy
 from ..step._base import AbstractStep, Move
-from ..step._damping import redamp
 from ..step._fixed import Fixed
 
 SOLVERS = ("SVD", "Primal", "Dual", "Krylov")
@@ -101,7 +105,7 @@ class Record(eqx.Module):
     @property
     def failed(self) -> Array:
         """Whether there was no direction to follow."""
-        return _unusable(self.result)
+        return ~among(self.result, USABLE)
 
     @property
     def solver_name(self) -> str:
@@ -109,29 +113,24 @@ class Record(eqx.Module):
         return SOLVERS[int(self.solver)] if int(self.solver) >= 0 else "another"
 
 
-def _unusable(result: RESULTS) -> Array:
-    bad = result != USABLE[0]
-    for fine in USABLE[1:]:
-        bad = bad & (result != fine)
-    return bad
-
-
 class NaturalGradientDescent(eqx.Module):
-    """Descent along natural gradients."""
+    """Descent along natural gradients.
 
-    problem: Any
-    inverse: AbstractInverse
-    solver: AbstractSolver
+        opt = pullback.NaturalGradientDescent(problem, step=pullback.step.LevenbergMarquardt())
+        params, state, record = opt.step(params, opt.init(params), (x, y))
+    """
+
+    problem: Composite
+    strategy: Strategy
     rule: AbstractStep
     momentum: AbstractMomentum
-    metric_batch: Any
-    constraint: Callable | None
-    penalty: Callable | None
-    memory: int = eqx.field(static=True)
+    metric_batch: Batch | None
+    constraint: Callable[[Params], Params] | None
+    penalty: Callable[[Params], Scalar] | None
 
     def __init__(
         self,
-        problem: Any,
+        problem: Composite,
         inverse: AbstractInverse | None = None,
         solver: AbstractSolver | None = None,
         step: AbstractStep | None = None,
@@ -146,58 +145,63 @@ class NaturalGradientDescent(eqx.Module):
         **Arguments:**
 
         - `problem`: a `Composite`.
-        - `inverse`: which generalised inverse; `MoorePenrose()` if left out. Rules that damp
+        - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Rules that damp
             (`LevenbergMarquardt`) take an undamped one.
-        - `solver`: how it is computed; `solver.Auto()` if left out.
-        - `step`: how far, one of `pullback.step`; `Fixed(1.0)`, the whole natural gradient, if left
-            out.
-        - `momentum`: `Spring(mu)` or `HeavyBall(mu)`; none if left out.
+        - `solver`: how it is computed; defaults to `solver.Auto()`.
+        - `step`: how far, one of `pullback.step`; defaults to `Fixed(1.0)`, the whole natural
+            gradient.
+        - `momentum`: `Spring(mu)` or `HeavyBall(mu)`; defaults to none.
         - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, if not over
             the batch of the step: the Fisher metric of a population rather than of the training
             samples. May also be given step by step.
-        - `constraint`: `constraint(params) -> params` brings parameters back to where they may be.
-            The step rule judges the loss there.
-        - `penalty`: `penalty(params) -> scalar`, added to the loss (weight decay, a prior). It has
-            no share in the metric: its differential is a parameter covector. `MoorePenrose` and
-            `TruncatedRank` follow the part of it in the range of the metric and leave the rest,
-            `Tikhonov` and `LevenbergMarquardt` divide the rest by the damping; `Record.range_share`
-            says how much is in the range.
+        - `constraint`: `constraint(params) -> params` projects parameters to where they may be, e.g.
+            `pullback.constraint.Simplex()`. The step rule uses the loss there.
+        - `penalty`: `penalty(params) -> scalar`, added to the loss (weight decay, a prior,
+            `pullback.constraint.Penalty(...)`). It has no part in the metric: its differential is a
+            parameter covector. `MoorePenrose` and `TruncatedRank` follow the part of it in the
+            range of the metric and leave the rest; `Tikhonov` and `LevenbergMarquardt` divide the
+            rest by the damping. `Record.range_share` is the fraction in the range.
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
         """
-        problem, _, _, _, inverse_, solver_ = prepare(
-            problem, jnp.zeros(1), None, inverse, solver, None, memory
-        )
-        step = Fixed() if step is None else step
-        if not isinstance(step, AbstractStep):
+        check_problem(problem)
+        strategy = Strategy(inverse, solver, memory)
+        rule = Fixed() if step is None else step
+        if not isinstance(rule, AbstractStep):
             raise ValueError(
-                f"step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), got {step!r}."
+                "step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), got "
+                f"{step!r}."
             )
+        example = "NaturalGradientDescent({}=lambda params: ...)".format
         for name, given in (("constraint", constraint), ("penalty", penalty)):
-            if given is not None and not callable(given):
-                raise ValueError(
-                    f"{name} must be a function of the parameters, got {type(given).__name__}."
-                )
-        step.check(problem, inverse_)
-        self.problem, self.solver, self.rule = problem, solver_, step
-        self.inverse = inverse_ if inverse is None else inverse
-        self.momentum, self.constraint, self.penalty, self.memory = (
-            as_momentum(momentum),
-            constraint,
-            penalty,
-            memory,
-        )
+            if given is not None:
+                function("NaturalGradientDescent", name, given, example(name))
+        rule.check(problem, strategy.inverse)
+        self.problem = problem
+        self.strategy = strategy.with_inverse(rule.factorises(strategy.inverse))
+        self.rule = rule
+        self.momentum = as_momentum(momentum)
         self.metric_batch = None if metric_batch is None else as_batch(metric_batch)
+        self.constraint = constraint
+        self.penalty = penalty
+
+    def __repr__(self) -> str:
+        parts = [repr(self.problem), repr(self.strategy), f"step={self.rule!r}"]
+        if self.momentum.remembers:
+            parts.append(f"momentum={self.momentum!r}")
+        for name in ("metric_batch", "constraint", "penalty"):
+            if getattr(self, name) is not None:
+                parts.append(f"{name}=...")
+        return f"NaturalGradientDescent({', '.join(parts)})"
 
     def __hash__(self) -> int:
         # `jax.jit(opt.step)` hashes the optimiser, which may hold arrays (the weights of samples):
         # those count by shape here, by value in `==`.
         leaves, treedef = jax.tree.flatten(self)
-        return hash(
-            (treedef, tuple((x.shape, x.dtype.name) if eqx.is_array(x) else x for x in leaves))
-        )
+        described = ((x.shape, x.dtype.name) if eqx.is_array(x) else x for x in leaves)
+        return hash((treedef, tuple(described)))
 
     def init(self, params: Params) -> DescentState:
-        """The state before the first step.
+        """Return the state before the first step.
 
         **Arguments:**
 
@@ -219,107 +223,97 @@ class NaturalGradientDescent(eqx.Module):
         metric_batch: Any = None,
         gradient: Covector | None = None,
     ) -> tuple[Params, DescentState, Record]:
-        """One step. A pure function: jit it, scan it, map it over seeds; called as it is, it is
-        compiled once for each shape.
+        """Return the new parameters, the new state and the `Record` of one step.
+
+        A pure function: jit it, scan it, map it over seeds; called as it is, it is compiled once
+        for each shape.
 
         **Arguments:**
 
-        - `params`, `state`: where we are.
+        - `params`, `state`: the point, and the state before the step.
         - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
-        - `metric_batch`: what the metric is averaged over in this step, if not what the optimiser
-            was made with.
+        - `metric_batch`: what the metric is averaged over in this step; defaults to what the
+            optimiser was made with.
         - `gradient`: a covector to follow in place of the gradient of the problem (clipped, say);
             Optax gives one.
-
-        **Returns:**
-
-        The new parameters, the new state, and the `Record`.
         """
+        params, data = validate(self.problem, params, batch)
         other = self.metric_batch if metric_batch is None else metric_batch
-        _, params, data, other, inverse, _ = prepare(
-            self.problem, params, batch, self.inverse, self.solver, other, self.memory
-        )
-        args = (self, inverse, params, state, data, other, gradient)
-        return _step(*args) if is_traced(args) else _jitted(*args)
+        other = validate_metric_batch(other, data)
+        # Numbers of the inverse travel as data: another damping compiles nothing.
+        opt = eqx.tree_at(lambda o: o.strategy, self, self.strategy.as_data())
+        return _jitted(opt, params, state, data, other, gradient)
 
 
 def _step(
-    opt: NaturalGradientDescent, inverse, params, state: DescentState, batch, metric_batch, gradient
-):
+    opt: NaturalGradientDescent,
+    params: Params,
+    state: DescentState,
+    batch: Batch,
+    metric_batch: Batch | None,
+    gradient: Covector | None,
+) -> tuple[Params, DescentState, Record]:
     like = structure(params)
-    local = _localise(
-        opt,
-        inverse,
-        params,
-        batch,
-        metric_batch,
-        None if gradient is None else like.ravel(gradient),
-    )
-    move, rule = opt.rule.step(local, opt.momentum.aim(state.previous), state.rule)
-    judged = local
-    if opt.rule.damps:
-        damping = jnp.where(jnp.isfinite(move.damping), move.damping, 0.0)
-        judged = local.with_factors(redamp(local.factorised, damping))
-    stats, result = judged.judged()
-    failed = _unusable(result)
-    # The point is made once, and is what is compared, measured and returned.
-    there = local.point(move.displacement)
-    accepted = move.accepted & ~failed & all_finite(there)
-    keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
-    new_params = jax.tree.map(keep, there, params)
-    state = DescentState(
-        count=state.count + 1,
-        rule=jax.tree.map(
-            lambda new, old: jnp.where(failed, old, new).astype(old.dtype), rule, state.rule
-        ),
-        previous=remember(opt.momentum, state.previous, move.direction, accepted, failed),
-    )
-    change = like.ravel(new_params) - like.ravel(params)
-    return (
-        new_params,
-        state,
-        _record(opt, state.count - 1, local, move, stats, result, accepted, change, like.dtype),
-    )
-
-
-_jitted = eqx.filter_jit(_step)
-
-
-def _localise(opt: NaturalGradientDescent, inverse, params, batch, metric_batch, covector) -> Local:
-    return localise(
+    sub = subproblem(
         opt.problem,
         params,
         batch,
+        opt.strategy,
         metric_batch,
-        inverse,
-        opt.solver,
-        opt.memory,
-        damped=opt.rule.damps,
         penalty=opt.penalty,
         constraint=opt.constraint,
-        covector=covector,
-        bend=opt.rule.bend,
+        covector=None if gradient is None else like.ravel(gradient),
     )
+    if opt.momentum.remembers:
+        previous = state.previous.astype(sub.dtype)
+        sub = sub.aimed(lambda sub: opt.momentum.direction(sub, previous))
+    move, rule = opt.rule.step(sub, state.rule)
+    # What is certified is the solution behind the move; it is not solved for again.
+    solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
+    stats, result = solved.judge()
+    failed = ~among(result, USABLE)
+    # The point is made once, and is what is compared, measured and returned.
+    there = sub.point(move.displacement)
+    accepted = move.accepted & ~failed & all_finite(there)
+    keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
+    new_params = jax.tree.map(keep, there, params)
+    kept = lambda new, old: jnp.where(failed, old, new).astype(old.dtype)
+    new_state = DescentState(
+        count=state.count + 1,
+        rule=jax.tree.map(kept, rule, state.rule),
+        previous=remember(opt.momentum, state.previous, move.direction, accepted, failed),
+    )
+    change = like.ravel(new_params) - like.ravel(params)
+    record = _record(state.count, sub, move, stats, result, accepted, change)
+    return new_params, new_state, record
+
+
+_jitted = jit(_step)
 
 
 def _record(
-    opt, count, local: Local, move: Move, stats, result, accepted, change: Array, dtype
+    count: Count,
+    sub: Subproblem,
+    move: Move,
+    stats: Stats,
+    result: RESULTS,
+    accepted: Array,
+    change: Flat,
 ) -> Record:
-    own = getattr(opt.inverse, "damping", jnp.nan)
+    dtype = change.dtype
     zero = jnp.zeros((), dtype)
     taken = lambda x: jnp.where(accepted, x.astype(dtype), zero)
-    flat = change.astype(local.metric.dtype)
+    flat = change.astype(sub.dtype)
+    solver = SOLVERS.index(stats.solver) if stats.solver in SOLVERS else -1
     return Record(
         step=count,
-        loss=local.value.astype(dtype),
-        loss_after=jnp.where(accepted, move.value, local.value).astype(dtype),
+        loss=sub.value.astype(dtype),
+        loss_after=jnp.where(accepted, move.value, sub.value).astype(dtype),
         norm=taken(jnp.linalg.norm(flat)),
-        metric_norm=taken(local.norm(flat)),
-        divergence=taken(local.divergence(flat)),
+        metric_norm=taken(sub.norm(flat)),
+        divergence=taken(sub.divergence(flat)),
         rate=taken(move.rate),
-        damping=jnp.where(
-            jnp.isnan(move.damping), jnp.asarray(own, local.metric.dtype), move.damping
-        ).astype(dtype),
+        damping=move.damping.astype(dtype),
         gain=move.gain.astype(dtype),
         curvature=move.curvature.astype(dtype),
         trials=move.trials,
@@ -329,8 +323,6 @@ def _record(
         range_share=stats.covector_share.astype(dtype),
         output_share=stats.output_share.astype(dtype),
         tangent_share=stats.tangent_share.astype(dtype),
-        solver=jnp.asarray(
-            SOLVERS.index(stats.solver) if stats.solver in SOLVERS else -1, jnp.int32
-        ),
+        solver=jnp.asarray(solver, jnp.int32),
         result=result,
     )

@@ -3,6 +3,9 @@ r"""Certificates: the residual of a solution, recomputed with products of \(A\),
 With \(g = A^\top r + g_x\), a solution \(\eta\) is certified by the equation that defines it:
 
 - damped: \(\|g - G\eta - λ\eta\| / \|g\|\);
+- damped afterwards, on what a pseudo-inverse keeps, with \(\Pi\) the projection on that: the larger
+  of \(\|\Pi(g - G\eta - λ\eta)\| / \|\Pi g\|\) and \(\|(I - \Pi)(\eta - g_x/λ)\| / \|\eta\|\),
+  where \(g_x/λ\) is absent for λ = 0;
 - a pseudo-inverse that drops nothing: \(\|A^\top(r - A\eta)\| / \|A^\top r\|\), and if there is a
   \(g_x\), which may lie outside the range, \(\|A(g - G\eta)\| / \|A g\|\);
 - a pseudo-inverse that drops singular values, with \(\Pi\) the projection on what is kept: the
@@ -22,6 +25,7 @@ from .._base.types import Flat, Scalar
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
+from ..solver._redamped import inverse_damping
 
 
 def certify(
@@ -40,7 +44,18 @@ def certify(
     left = rows.rmv(r - rows.mv(eta))
     left = left if g is None else left + g
     if damping is not None:
-        return relative(norm(left - damping * eta), norm(total))
+        rest = left - damping * eta
+        if inverse.damping is not None:
+            return relative(norm(rest), norm(total))
+        if factors.knows_row_space:
+            kept = relative(norm(factors.project(rest)), norm(factors.project(total)))
+            outside = eta - factors.project(eta)
+            if g is not None:
+                outside = outside - inverse_damping(damping) * (g - factors.project(g))
+            return jnp.maximum(kept, relative(norm(outside), norm(eta)))
+        # λ = 0 is the pseudo-inverse, for which what is left outside the range is no residual.
+        undamped = relative(norm(rows.mv(left)), norm(rows.mv(total)))
+        return jnp.where(damping > 0, relative(norm(rest), norm(total)), undamped)
     if inverse.pseudo_inverse and inverse.truncates:
         if not factors.knows_row_space:
             return jnp.asarray(jnp.nan, eta.dtype)

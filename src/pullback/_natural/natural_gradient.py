@@ -1,37 +1,29 @@
-r"""The formula: \(\delta = A^+ r + G^+ g_x\), the natural parameter gradient of a composite
-problem.
-
-\(c = \partial L/\partial z\) is lifted to \(r\), \(Sr = c\). If part of \(c\) is outside the range
-of \(M\), what that part pulls back to, \(g_x = J^\top(c - Sr)\), is solved as a parameter covector,
-so that \(\delta = G^+ J^\top c\) always; the share is reported. So is a gradient whose metric is
-averaged over another batch (`metric_batch`): there \(g_x = J^\top c\) and there is no \(r\).
-"""
+"""`natural_gradient`: the solution of a `Subproblem`, with its statistics and its outcome."""
 
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array
 
 from .._base.results import RESULTS, failed
-from .._base.types import Covector, Flat, OutputVector, Params, Scalar, Vector
-from .._problem.composite import Batch, Composite, check_batch
-from .._rows.pullback import MEMORY, PullbackMetric, at_point
-from ..inverse._base import AbstractInverse, Tikhonov
-from ..solver._base import AbstractSolver, Factorised, Whitened, whiten
-from .derivative import attach, stop
-from .evaluate import assemble
-from .outcome import is_traced, judge, prepare, raise_failure, warn_of_precision
-from .stats import Stats, largest_log_scale, measure
+from .._base.types import Covector, OutputVector, Params, Scalar, Vector
+from .._compat.xla import jit
+from .._problem.batch import Batch
+from .._problem.composite import Composite
+from .._problem.validate import is_traced, validate, validate_metric_batch
+from .._rows.rows import MEMORY
+from ..inverse._base import AbstractInverse
+from ..solver._base import AbstractSolver
+from ..solver._strategy import Strategy
+from .outcome import raise_failure, warn_of_precision
+from .stats import Stats
+from .subproblem import subproblem
 
 
 class NaturalGradient(eqx.Module):
-    """A natural gradient and what is known of it. Steepest *ascent*: step along `-vector`."""
+    """A natural gradient and its statistics. Steepest *ascent*: step along `-vector`."""
 
     vector: Vector
-    """δ, a vector on the parameters; `None` where the parameters carry a leaf that is not a
-    floating array.
-    """
+    """δ, a vector on the parameters; `None` for leaves that are not floating arrays."""
     value: Scalar
     """L, the loss."""
     covector: Covector
@@ -40,62 +32,49 @@ class NaturalGradient(eqx.Module):
     """J δ, how the outputs move: the projection of the ambient gradient on what the model can do.
     """
     result: RESULTS
+    """A code that is data; `RESULTS[result]` is its message."""
     stats: Stats
+
+    def __repr__(self) -> str:
+        if is_traced(self.value):
+            return f"NaturalGradient({self.stats.solver}, traced)"
+        message = RESULTS[self.result] or "successful"
+        return f"NaturalGradient(value={float(self.value):.6g}, {self.stats!r}, {message})"
+
+    def __str__(self) -> str:
+        message = RESULTS[self.result] or "successful"
+        return f"{'loss':<16}{float(self.value):.6g}\n{self.stats}\n{'result':<16}{message}"
+
+    def _repr_html_(self) -> str:
+        message = RESULTS[self.result] or "successful"
+        return f"<p>loss {float(self.value):.6g}: {message}</p>{self.stats._repr_html_()}"
 
 
 def compute(
     problem: Composite,
     params: Params,
     batch: Batch,
-    metric_batch: Batch | None,
-    inverse: AbstractInverse,
-    solver: AbstractSolver,
-    memory: int,
-    check: bool,
+    strategy: Strategy,
+    metric_batch: Batch | None = None,
+    check_samples: bool = False,
 ) -> NaturalGradient:
-    """The natural gradient, as a pure function of arrays."""
-    a = assemble(problem, params, batch, metric_batch, inverse, solver, memory)
-    metric, r, g = a.metric, a.lifted, a.outside
-    solver = solver.resolve(whiten(metric, inverse), inverse)
-
-    # Undamped, a common factor of A cancels: divide it out, or a batch that is saturated as a whole
-    # would underflow.
-    shift = (
-        jnp.zeros((), metric.dtype)
-        if isinstance(inverse, Tikhonov)
-        else stop(largest_log_scale(metric))
+    """Return the natural gradient, a pure function of arrays."""
+    sub = subproblem(problem, params, batch, strategy, metric_batch)
+    stats, result = sub.judge(check_samples)
+    evaluation = sub.evaluation
+    like = evaluation.rows.structure
+    assert sub.natural is not None
+    return NaturalGradient(
+        vector=like.unravel(sub.natural),
+        value=evaluation.value,
+        covector=like.unravel(evaluation.covector),
+        pushforward=evaluation.linear.pushforward(sub.natural.astype(like.dtype)),
+        result=result,
+        stats=stats,
     )
-    scaled = eqx.tree_at(lambda m: m.log_scale, metric, metric.log_scale - shift)
-    g = None if g is None else jnp.exp(-2 * shift) * g
-    factorised = stop(scaled).factorise(stop(inverse), solver)
-    operator = whiten(scaled, inverse)
-    eta = _solve(factorised, operator, inverse, r, g)
-    vector = operator.gauge.lower(eta)
-    pulled = None if g is None else factorised.operator.gauge.pull(stop(g))
-    stats = stop(
-        measure(factorised, stop(eta), None if r is None else stop(r), pulled, a.share, shift)
-    )
-    result = judge(a, vector, factorised, stats, check)
-    pushforward = a.linear.pushforward(vector.astype(metric.structure.dtype))
-    tree = metric.structure.unravel
-    return NaturalGradient(tree(vector), a.value, tree(a.covector), pushforward, result, stats)
 
 
-def _solve(
-    factorised: Factorised,
-    operator: Whitened,
-    inverse: AbstractInverse,
-    r: Array | None,
-    g: Flat | None,
-) -> Flat:
-    """The solution in orthonormal coordinates of the gauge, with its derivative."""
-    rows, size = operator.shape
-    r = jnp.zeros(rows, operator.metric.dtype) if r is None else r
-    pulled = jnp.zeros(size, operator.metric.dtype) if g is None else operator.gauge.pull(g)
-    eta = factorised.factors.lifted(stop(r))
-    if g is not None:
-        eta = eta + factorised.factors.covector(stop(pulled))
-    return attach(stop(eta), operator, inverse, r, pulled, factorised=factorised)
+_jitted = jit(compute)
 
 
 def natural_gradient(
@@ -109,63 +88,38 @@ def natural_gradient(
     memory: int = MEMORY,
     throw: bool = True,
 ) -> NaturalGradient:
-    """The exact natural gradient of a composite problem.
+    """Return the exact natural gradient of a composite problem: vector, statistics and outcome.
+
+        ng = pullback.natural_gradient(problem, params, (x, y))
+        params = jax.tree.map(lambda p, d: p - d, params, ng.vector)
 
     **Arguments:**
 
-    - `problem`: model, loss, metric and measure.
-    - `params`: the point, any pytree; floating arrays move, everything else is carried.
+    - `problem`: a `Composite`.
+    - `params`: the parameters; any pytree. Floating array leaves are differentiated.
     - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
-    - `inverse`: which generalised inverse; `MoorePenrose()` if left out. Nothing is damped unless
-        asked for.
-    - `solver`: how it is computed; `solver.Auto()` if left out.
-    - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, if not over
+    - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Nothing is damped unless
+        you say so.
+    - `solver`: how it is computed; defaults to `solver.Auto()`.
+    - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over; defaults to
         `batch`.
     - `memory`: bound in bytes on the working storage of Jacobian blocks; the result does not depend
         on it.
-    - `throw`: whether a failure raises; otherwise look at `result`. Inside `jit` it raises through
-        a host callback: pass `False` there if the arrays are sharded over devices.
+    - `throw`: whether a failure raises; with `False`, check `result`. Inside `jit` a failure raises
+        through a host callback: pass `False` there if the arrays are sharded over devices.
     """
-    args = prepare(problem, params, batch, inverse, solver, metric_batch, memory)
-    traced = is_traced(args)
-    ng = _jitted(*args, memory=memory, check=not traced)
+    params, data = validate(problem, params, batch)
+    other = validate_metric_batch(metric_batch, data)
+    strategy = Strategy(inverse, solver, memory).as_data()
+    traced = is_traced((problem, params, data, strategy, other))
+    ng = _jitted(problem, params, data, strategy, other, check_samples=not traced)
     if traced:
-        return (
-            eqx.tree_at(lambda n: n.value, ng, ng.result.error_if(ng.value, failed(ng.result)))
-            if throw
-            else ng
-        )
+        if not throw:
+            return ng
+        # On both, so that whoever uses one of them alone still sees the failure.
+        where = lambda n: (n.vector, n.value)
+        return eqx.tree_at(where, ng, ng.result.error_if(where(ng), failed(ng.result)))
     if throw:
-        raise_failure(ng.result, problem, *args[1:4])
+        raise_failure(ng.result, problem, params, data, other)
     warn_of_precision(ng.stats, stacklevel=3)
     return ng
-
-
-_jitted = eqx.filter_jit(compute)
-
-
-def pullback(
-    problem: Composite,
-    params: Params,
-    batch: Any = None,
-    *,
-    inverse: AbstractInverse | None = None,
-    solver: AbstractSolver | None = None,
-    memory: int = MEMORY,
-) -> PullbackMetric:
-    """The pullback metric of a problem at a point: a linear operator, nothing dense until asked.
-
-    **Arguments:**
-
-    - `problem`: model, metric and measure; the loss is not looked at.
-    - `params`: the point.
-    - `batch`: `(inputs,)` or `(inputs, targets)`, or `None` for a model without data.
-    - `inverse`: the default inverse of `sharp`, `project` and `rank`; `MoorePenrose()` if left out.
-    - `solver`: the default solver; `solver.Auto()` if left out.
-    - `memory`: bound in bytes on the working storage of Jacobian blocks.
-    """
-    problem, params, data, _, inverse, solver = prepare(
-        problem, params, batch, inverse, solver, None, memory
-    )
-    check_batch(problem, params, data)
-    return at_point(problem, params, data, inverse, solver, memory)

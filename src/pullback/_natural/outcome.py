@@ -22,6 +22,7 @@ from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors
 from .evaluate import Evaluation
+from .factorised import Factorised
 from .stats import Stats
 
 
@@ -31,16 +32,15 @@ class PrecisionWarning(UserWarning):
 
 def outcome(
     evaluation: Evaluation,
-    rows: Rows,
-    inverse: AbstractInverse,
-    factors: AbstractFactors,
-    damped: bool,
+    factorised: Factorised,
     vector: Flat,
     stats: Stats,
     check_samples: bool = False,
 ) -> RESULTS:
     """Return the code of a solution; `check_samples` compares the batch with single samples."""
     no = jnp.asarray(False)
+    rows, inverse, factors = factorised.rows, factorised.inverse, factorised.factors
+    damped = factorised.damping is not None
     plain, objective = evaluation.rows, evaluation.rows.objective
     inputs = (objective.batch, evaluation.objective.batch)
     differential = (evaluation.value, evaluation.differential)

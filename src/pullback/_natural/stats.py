@@ -4,14 +4,11 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._base.types import Count, Flat, Scalar
-from .._rows.rows import Rows
-from ..inverse._base import AbstractInverse
-from ..solver._base import AbstractFactors
-from .certificate import certify
-from .evaluate import fraction
+from .evaluate import Evaluation, fraction
+from .factorised import Factorised
 
 
 class Stats(eqx.Module):
@@ -82,24 +79,15 @@ class Stats(eqx.Module):
         ]
 
 
-def statistics(
-    rows: Rows,
-    inverse: AbstractInverse,
-    factors: AbstractFactors,
-    solver: str,
-    damping: Scalar | None,
-    eta: Flat,
-    r: Float[Array, " m"] | None,
-    g: Flat | None,
-    output_share: Scalar,
-    shift: Scalar,
-) -> Stats:
-    """Return the statistics of a solution η of the rows e^-shift A, for r without its grading."""
-    norm, spectrum = jnp.linalg.norm, factors.spectrum
-    image = rows.mv(eta)
-    lifted = jnp.zeros_like(image) if r is None else rows.scale * jnp.where(rows.active, r, 0.0)
-    nothing = jnp.asarray(jnp.nan, eta.dtype)
-    tangent = nothing if r is None else fraction(norm(image), norm(lifted))
+def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> Stats:
+    """Return the statistics of a solution δ."""
+    rows, factors = factorised.rows, factorised.factors
+    eta = rows.from_params(vector)
+    lifted, g = factorised.graded(evaluation.lifted), factorised.scaled(evaluation.outside)
+    norm, image = jnp.linalg.norm, rows.mv(eta)
+    tangent = jnp.asarray(jnp.nan, eta.dtype)
+    if evaluation.lifted is not None:
+        tangent = fraction(norm(image), norm(lifted))
     share = jnp.ones((), eta.dtype)
     if g is not None or factors.knows_row_space:
         total = rows.rmv(lifted) if g is None else rows.rmv(lifted) + g
@@ -107,18 +95,18 @@ def statistics(
         # Without a g of its own the covector is Aᵀr, in the range by construction.
         known = g is None or jnp.any(g != 0) | factors.knows_row_space
         share = jnp.where(known, inside, 1.0)
-    unit = jnp.exp(shift)
+    spectrum = factorised.spectrum
     return Stats(
         rank=spectrum.rank,
-        largest=unit * spectrum.largest,
-        smallest=unit * spectrum.smallest,
-        cutoff=unit * spectrum.cutoff,
-        output_share=output_share,
+        largest=spectrum.largest,
+        smallest=spectrum.smallest,
+        cutoff=spectrum.cutoff,
+        output_share=evaluation.share,
         tangent_share=tangent,
         covector_share=share,
-        residual=certify(rows, inverse, factors, damping, eta, lifted, g),
+        residual=factorised.residual(vector, evaluation.lifted, evaluation.outside),
         fallback=spectrum.fallback,
         graded=spectrum.graded,
-        solver=solver,
+        solver=factorised.solver,
         shape=rows.shape,
     )

@@ -27,15 +27,13 @@ from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._problem.batch import Batch
 from .._problem.composite import Composite
-from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
-from ..solver._base import AbstractFactors
 from ..solver._strategy import Strategy
 from .derivative import stop, with_derivative
 from .evaluate import Evaluation, evaluate, follow, lift
+from .factorised import Factorised, factorise
 from .outcome import outcome
 from .stats import Stats, statistics
-
 
 class Curve(eqx.Module):
     """t ↦ t d + t² a/2, a displacement of the parameters."""
@@ -59,21 +57,17 @@ class Subproblem(eqx.Module):
     """A problem near a point: evaluated once, factorised once, solved once."""
 
     evaluation: Evaluation
-    rows: Rows
-    """e^-shift A, in the gauge of the inverse."""
-    inverse: AbstractInverse
-    factors: AbstractFactors
-    damping: Scalar | None
-    """λ, of the inverse or of `damped`; `None` if the solution is undamped."""
-    shift: Scalar
-    """The logarithm of a common factor that was divided out of A."""
-    natural: Flat
-    """δ, the natural gradient, in the coordinates of the parameters."""
-    penalty: Callable | None = None
-    constraint: Callable | None = None
+    factorised: Factorised
+    natural: Flat | None
+    """δ, the natural gradient, in the coordinates of the parameters.
+
+    `None` where the inverse waits for a damping (`inverse._dampable`)."""
+    penalty: Callable[[Params], Scalar] | None = None
+    constraint: Callable[[Params], Params] | None = None
+    aim: Callable[["Subproblem"], Flat] | None = None
+    """The direction, of a momentum; `None` for the natural gradient step."""
     bend: float | None = eqx.field(static=True, default=None)
     """The largest ratio of acceleration to velocity of a bent curve; `None` for straight lines."""
-    solver: str = eqx.field(static=True, default="")
 
     @property
     def value(self) -> Scalar:
@@ -83,7 +77,12 @@ class Subproblem(eqx.Module):
     @property
     def dtype(self) -> Any:
         """The dtype of the linear algebra."""
-        return self.rows.dtype
+        return self.evaluation.rows.dtype
+
+    @property
+    def damping(self) -> Scalar | None:
+        """λ, of the inverse or of `damped`; `None` if the solution is undamped."""
+        return self.factorised.damping
 
     # ---- solutions ------------------------------------------------------------------------------
 
@@ -95,8 +94,7 @@ class Subproblem(eqx.Module):
         - `r`: a lifted covector, its grading divided out; `None` for zero.
         - `g`: a flat parameter covector; `None` for zero.
         """
-        eta = _solve(self.factors, self.rows, self.solver, r, self._scaled(g))
-        return self.rows.to_params(eta)
+        return self.factorised.solve(r, g)
 
     def solve_output(self, c: OutputCovector) -> Flat:
         """Return G⁺ Jᵀ c for an output covector on the batch of the metric.
@@ -105,27 +103,33 @@ class Subproblem(eqx.Module):
 
         - `c`: an output covector.
         """
-        lifted = lift(self.evaluation.rows, c)
-        outside = lifted.outside
-        return self.solve(
-            lifted.r, None if outside is None else self.evaluation.rows.pull_output(outside)
-        )
+        rows = self.evaluation.rows
+        lifted = lift(rows, c)
+        g = None if lifted.outside is None else rows.pull_output(lifted.outside)
+        return self.solve(lifted.r, g)
 
-    def damped(self, damping: Scalar) -> "Subproblem":
+    def damped(self, damping: Scalar, natural: Flat | None = None) -> "Subproblem":
         """Return the same subproblem with (G + λ)⁻¹ on what the inverse keeps.
 
         **Arguments:**
 
         - `damping`: λ ≥ 0.
+        - `natural`: the solution for that damping, if it is known; solved for if left out.
         """
-        damping = damping.astype(self.dtype)
-        factors = self.factors.damped(damping)
-        evaluation = self.evaluation
-        g = self._scaled(evaluation.outside)
-        eta = _solve(factors, self.rows, self.solver, evaluation.lifted, g)
-        where = lambda s: (s.factors, s.damping, s.natural)
-        new = (factors, damping, self.rows.to_params(eta))
-        return eqx.tree_at(where, self, new, is_leaf=lambda x: x is None)
+        factorised = self.factorised.damped(damping)
+        if natural is None:
+            natural = factorised.solve(self.evaluation.lifted, self.evaluation.outside)
+        where = lambda s: (s.factorised, s.natural)
+        return eqx.tree_at(where, self, (factorised, natural), is_leaf=lambda x: x is None)
+
+    def aimed(self, aim: Callable[["Subproblem"], Flat]) -> "Subproblem":
+        """Return the same subproblem with another direction.
+
+        **Arguments:**
+
+        - `aim`: the direction as a function of the subproblem.
+        """
+        return eqx.tree_at(lambda s: s.aim, self, aim, is_leaf=lambda x: x is None)
 
     def bent(self, bound: float) -> "Subproblem":
         """Return the same subproblem, with curves along which the outputs move straight.
@@ -134,43 +138,34 @@ class Subproblem(eqx.Module):
 
         - `bound`: the largest ‖a‖/‖d‖ with which the second order is used.
         """
-        return eqx.tree_at(lambda s: s.bend, self, bound, is_leaf=lambda x: x is None)
+        return Subproblem(
+            self.evaluation, self.factorised, self.natural, self.penalty, self.constraint, self.aim,
+            bound,
+        )  # fmt: skip
 
-    def judge(self, vector: Flat | None = None, check_samples: bool = False) -> tuple[Stats, RESULTS]:
-        """Return the statistics of a solution, and whether anything went wrong on the way to it.
+    def judge(self, check_samples: bool = False) -> tuple[Stats, RESULTS]:
+        """Return the statistics of the solution, and whether anything went wrong on the way to it.
 
         **Arguments:**
 
-        - `vector`: a solution δ of this subproblem; defaults to `natural`.
         - `check_samples`: whether to compare the batch with single samples.
         """
-        evaluation = self.evaluation
-        vector = self.natural if vector is None else vector
-        stats = statistics(
-            self.rows,
-            self.inverse,
-            self.factors,
-            self.solver,
-            self.damping,
-            self.rows.from_params(vector),
-            evaluation.lifted,
-            self._scaled(evaluation.outside),
-            evaluation.share,
-            self.shift,
-        )
-        damped = self.damping is not None
-        result = outcome(
-            evaluation, self.rows, self.inverse, self.factors, damped, vector, stats, check_samples
-        )
-        return stats, result
-
-    def _scaled(self, g: Flat | None) -> Flat | None:
-        """Return a parameter covector for e^-shift A, in orthonormal coordinates."""
-        return None if g is None else self.rows.pull(jnp.exp(-2 * self.shift) * g)
+        assert self.natural is not None
+        # Reports are constants: nobody differentiates a certificate.
+        evaluation, factorised, vector = stop((self.evaluation, self.factorised, self.natural))
+        stats = statistics(evaluation, factorised, vector)
+        return stats, outcome(evaluation, factorised, vector, stats, check_samples)
 
     # ---- where to -------------------------------------------------------------------------------
 
-    def direction(self, previous: Flat | None = None) -> Flat:
+    def direction(self) -> Flat:
+        """Return the step d: -δ, or what a momentum makes of it."""
+        if self.aim is not None:
+            return self.aim(self)
+        assert self.natural is not None
+        return -self.natural
+
+    def correction(self, previous: Flat) -> Flat:
         """Return the step d of least (d - p)ᵀW(d - p) among those that minimise q, W the gauge.
 
         It is p - A⁺(r + A p) - G⁺ g_x: the previous step p, corrected by no more than what the
@@ -178,10 +173,9 @@ class Subproblem(eqx.Module):
 
         **Arguments:**
 
-        - `previous`: p; defaults to zero, which is the natural gradient step.
+        - `previous`: p.
         """
-        if previous is None:
-            return -self.natural
+        assert self.natural is not None
         return previous - self.natural - self.solve(self.unit_push(previous), None)
 
     def curve(self, d: Flat) -> Curve:
@@ -292,7 +286,7 @@ class Subproblem(eqx.Module):
 
         - `d`: a flat vector.
         """
-        return self.rows.unit_push(d)
+        return self.factorised.rows.unit_push(d)
 
     def divergence(self, displacement: Flat) -> Scalar:
         """Return how far the outputs move, in the metric's divergence; NaN if it has none.
@@ -317,8 +311,8 @@ def subproblem(
     strategy: Strategy,
     metric_batch: Batch | None = None,
     *,
-    penalty: Callable | None = None,
-    constraint: Callable | None = None,
+    penalty: Callable[[Params], Scalar] | None = None,
+    constraint: Callable[[Params], Params] | None = None,
     covector: Flat | None = None,
 ) -> Subproblem:
     """Evaluate, plan, factorise and solve a problem at a point.
@@ -329,82 +323,20 @@ def subproblem(
     evaluation = evaluate(problem, params, batch, metric_batch, strategy.memory, penalty)
     if covector is not None:
         evaluation = follow(evaluation, covector)
-    return factorise(evaluation, strategy, penalty, constraint)
+    factorised = factorise(evaluation.rows, strategy)
+    natural = None
+    if not strategy.inverse.awaits_damping:
+        natural = _solution(evaluation, factorised, strategy.inverse)
+    return Subproblem(evaluation, factorised, natural, penalty, constraint)
 
 
-def factorise(
-    evaluation: Evaluation,
-    strategy: Strategy,
-    penalty: Callable | None = None,
-    constraint: Callable | None = None,
-) -> Subproblem:
-    """Plan, factorise and solve what was evaluated."""
-    inverse = strategy.inverse
-    plain = evaluation.rows
-    # A common factor of A cancels in a homogeneous inverse: divide it out, or a batch that is
-    # saturated as a whole would underflow.
-    shift = jnp.zeros((), plain.dtype)
-    if inverse.homogeneous:
-        shift = stop(plain.largest_log_scale)
-    rows = plain.divided_by(shift).in_gauge(inverse.gauge)
-    solver, planned = strategy.solver.resolve(stop(rows), stop(inverse))
-    factors = solver.factorise(planned, stop(inverse))
-    _check_factors(factors, solver.name)
-    # Rows that a solver formed make products cheaper than a pass through the model.
-    formed = getattr(factors, "rows", None)
-    cheap = formed if isinstance(formed, Rows) and formed.dense is not None else None
-    g = evaluation.outside
-    g = None if g is None else rows.pull(jnp.exp(-2 * shift) * g)
-    eta = stop(_solve(factors, rows, solver.name, stop(evaluation.lifted), stop(g)))
-    r = evaluation.lifted
+def _solution(evaluation: Evaluation, factorised: Factorised, inverse: AbstractInverse) -> Flat:
+    """Return δ = A⁺ r + G⁺ g_x, with its derivative."""
+    # The factors are constants; the derivative is taken through these rows.
+    rows = evaluation.rows.divided_by(factorised.shift).in_gauge(inverse.gauge)
+    r, g = evaluation.lifted, evaluation.outside
+    g = None if g is None else rows.pull(jnp.exp(-2 * factorised.shift) * g)
+    eta = stop(factorised.solve_orthonormal(stop(r), stop(g)))
     r = jnp.zeros(rows.shape[0], rows.dtype) if r is None else r
     g = jnp.zeros(rows.shape[1], rows.dtype) if g is None else g
-    eta = with_derivative(eta, rows, inverse, r, g, factors=factors)
-    damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
-    return Subproblem(
-        evaluation=evaluation,
-        rows=rows if cheap is None else cheap,
-        inverse=inverse,
-        factors=factors,
-        damping=damping,
-        shift=shift,
-        natural=rows.to_params(eta),
-        penalty=penalty,
-        constraint=constraint,
-        solver=solver.name,
-    )
-
-
-def _solve(
-    factors: AbstractFactors,
-    rows: Rows,
-    solver: str,
-    r: Float[Array, " m"] | None,
-    g: Flat | None,
-) -> Flat:
-    """Return Ã⁺(e^ℓ r) + (ÃᵀÃ)⁺ g in orthonormal coordinates."""
-    if r is None:
-        r = jnp.zeros(rows.shape[0], rows.dtype)
-    eta = _checked(factors.solve_lifted(r), rows, f"{solver}: solve_lifted(r)")
-    if g is None:
-        return eta
-    return eta + _checked(factors.solve_covector(g), rows, f"{solver}: solve_covector(g)")
-
-
-def _checked(eta: Any, rows: Rows, what: str) -> Flat:
-    """Raise a `ValueError` if factors return another shape or dtype than that of a vector."""
-    shape, dtype = jnp.shape(eta), jnp.result_type(eta)
-    if shape != (rows.shape[1],) or dtype != rows.dtype:
-        raise ValueError(
-            f"{what} must return a flat vector of shape {(rows.shape[1],)} and dtype {rows.dtype}, "
-            f"got shape {shape} and dtype {dtype}."
-        )
-    return eta
-
-
-def _check_factors(factors: Any, solver: str) -> None:
-    if not isinstance(factors, AbstractFactors):
-        raise ValueError(
-            f"{solver}.factorise(rows, inverse) must return pullback.solver.AbstractFactors, got "
-            f"{type(factors).__name__}."
-        )
+    return rows.to_params(with_derivative(eta, rows, inverse, r, g, factors=factorised.factors))

@@ -92,6 +92,8 @@ class AbstractInverse(eqx.Module):
     """Whether singular values above rounding may be dropped."""
     differentiable: ClassVar[bool] = False
     """Whether the solution has a derivative with respect to A at constant rank."""
+    awaits_damping: ClassVar[bool] = False
+    """Whether factors are damped before they are used, so that nothing is solved without."""
 
     @property
     def cancels_weights(self) -> bool:

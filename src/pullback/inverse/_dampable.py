@@ -4,7 +4,7 @@ Damping commutes neither with a common factor of \(A\) nor with the weights of i
 may be divided out. Step rules that search for λ factorise with this inverse.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ._base import AbstractInverse
 
@@ -13,6 +13,7 @@ class Dampable(AbstractInverse):
     """Another inverse, with its weights and scale left in place."""
 
     undamped: AbstractInverse
+    awaits_damping: ClassVar[bool] = True
 
     @property
     def gauge(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]

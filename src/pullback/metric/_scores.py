@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from .._base.tree import Structure
 from ._base import AbstractMetric, AbstractRoot
-from ._check import is_concrete
+from .._base.checks import is_concrete
 from ._outputs import one_array
 
 

@@ -62,7 +62,7 @@ class Sum(AbstractMetric):
             raise ValueError(
                 f"Sum(metrics) takes a tuple of metrics, got {self.metrics!r}. For example {_EXAMPLE}."
             )
-        require_metrics(metrics, "Sum(metrics)", _EXAMPLE)
+        require_metrics("Sum", "metrics", metrics, "metrics", _EXAMPLE)
 
     @property
     def nonsingular(self) -> bool:

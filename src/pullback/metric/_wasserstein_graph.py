@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from .._base.tree import Structure
 from ._base import AbstractMetric
-from ._check import is_concrete
+from .._base.checks import is_concrete
 from ._outputs import one_array
 from ._roots import FactorRoot
 

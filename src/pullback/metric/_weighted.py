@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._base import AbstractMetric, AbstractRoot
-from ._check import require_positive
+from .._base.checks import positive
 
 
 class WeightedRoot(AbstractRoot):
@@ -44,7 +44,7 @@ class Weighted(AbstractMetric):
             raise ValueError(
                 f"Weighted(metric=...) takes a metric, got {self.metric!r}. For example Weighted(Euclidean(), 0.5)."
             )
-        require_positive(self.weight, "Weighted(weight=...)", "Weighted(Euclidean(), 0.5)")
+        positive("Weighted", "weight", self.weight, example="Weighted(Euclidean(), 0.5)")
 
     @property
     def nonsingular(self) -> bool:

@@ -19,24 +19,24 @@ import abc
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from .._base.checks import positive
 from .._base.types import Flat, Scalar
-from .._natural.subproblem import Local
-from ..step._base import Aim
+from .._natural.subproblem import Subproblem
 
 
 class AbstractMomentum(eqx.Module):
-    """What the last direction does to the next."""
+    """What the last direction does to the next. To write one, give `direction`."""
 
     @abc.abstractmethod
-    def aim(self, previous: Flat) -> Aim:
-        """The direction as a function of the loss near the point.
+    def direction(self, sub: Subproblem, previous: Flat) -> Flat:
+        """Return the direction of the next step.
 
         **Arguments:**
 
+        - `sub`: the problem near the point.
         - `previous`: the last direction; zero before the first step.
         """
 
@@ -49,8 +49,8 @@ class AbstractMomentum(eqx.Module):
 class Plain(AbstractMomentum):
     """No momentum: the natural gradient itself."""
 
-    def aim(self, previous):
-        return lambda local: local.direction()
+    def direction(self, sub, previous):
+        return -sub.natural
 
     @property
     def remembers(self):
@@ -72,13 +72,8 @@ class HeavyBall(AbstractMomentum):
         positive("HeavyBall", "mu", mu, below=1, zero=True)
         self.mu = mu
 
-    def aim(self, previous):
-        def aim(local: Local) -> Flat:
-            return local.direction() + jnp.asarray(self.mu, local.metric.dtype) * previous.astype(
-                local.metric.dtype
-            )
-
-        return aim
+    def direction(self, sub, previous):
+        return jnp.asarray(self.mu, sub.dtype) * previous - sub.natural
 
 
 class Spring(AbstractMomentum):
@@ -94,29 +89,25 @@ class Spring(AbstractMomentum):
 
         - `mu`: at least 0 and below 1.
         - `max_norm`: the largest Euclidean norm of a direction; a longer one is scaled down to it.
-            No bound if left out.
+            Defaults to no bound.
         """
         positive("Spring", "mu", mu, below=1, zero=True)
         if max_norm is not None:
             positive("Spring", "max_norm", max_norm)
-        self.mu, self.max_norm = mu, max_norm
+        self.mu = mu
+        self.max_norm = max_norm
 
-    def aim(self, previous):
-        def aim(local: Local) -> Flat:
-            dtype = local.metric.dtype
-            d = local.direction(jnp.asarray(self.mu, dtype) * previous.astype(dtype))
-            if self.max_norm is None:
-                return d
-            size = jnp.linalg.norm(d)
-            return d * jnp.where(
-                size > self.max_norm, self.max_norm / jnp.where(size > 0, size, 1.0), 1.0
-            )
-
-        return aim
+    def direction(self, sub, previous):
+        d = sub.correction(jnp.asarray(self.mu, sub.dtype) * previous)
+        if self.max_norm is None:
+            return d
+        size = jnp.linalg.norm(d)
+        longer = size > self.max_norm
+        return d * jnp.where(longer, self.max_norm / jnp.where(longer, size, 1.0), 1.0)
 
 
 def as_momentum(momentum: Any) -> AbstractMomentum:
-    """The momentum a user means."""
+    """Return the momentum that a user means."""
     if momentum is None:
         return Plain()
     if not isinstance(momentum, AbstractMomentum):
@@ -127,10 +118,10 @@ def as_momentum(momentum: Any) -> AbstractMomentum:
 
 
 def remember(
-    momentum: AbstractMomentum, old: Flat, direction: Flat, accepted: Any, failed: Any
+    momentum: AbstractMomentum, old: Flat, direction: Flat, accepted: Array, failed: Array
 ) -> Flat:
-    """The direction to keep: the new one; zero after a rejection; the old one after a failure."""
+    """Return the direction to keep: the new one, zero after a rejection, the old after a failure."""
     if not momentum.remembers:
         return old
     new = jnp.where(jnp.all(jnp.isfinite(direction)), direction.astype(old.dtype), 0.0)
-    return jnp.where(failed, old, jnp.where(accepted, new, jax.tree.map(jnp.zeros_like, old)))
+    return jnp.where(failed, old, jnp.where(accepted, new, 0.0))

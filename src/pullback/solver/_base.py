@@ -167,6 +167,14 @@ class AbstractFactors(eqx.Module):
         return None
 
     @property
+    def formed_rows(self) -> Rows | None:
+        """The rows with a dense Ã that the factorisation formed anyway; `None` if there is none.
+
+        Products with them skip the model.
+        """
+        return None
+
+    @property
     def valid(self) -> Array:
         """Whether every ingredient was admissible, e.g. a positive definite preconditioner."""
         return jnp.asarray(True)

@@ -65,9 +65,8 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
         return self.gram.spectrum
 
     @property
-    def rows(self) -> Rows:
-        """The rows, dense if they were formed: products with them then skip the model."""
-        return self.scaled.rows
+    def formed_rows(self):
+        return None if self.scaled.rows.dense is None else self.scaled.rows
 
     @property
     def knows_row_space(self):

@@ -48,6 +48,18 @@ class Strategy(eqx.Module):
         self.solver = solver
         self.memory = memory
 
+    def __repr__(self) -> str:
+        return f"inverse={self.inverse!r}, solver={self.solver!r}"
+
+    def with_inverse(self, inverse: AbstractInverse) -> "Strategy":
+        """Return the same strategy for another inverse.
+
+        **Arguments:**
+
+        - `inverse`: which generalised inverse.
+        """
+        return Strategy(inverse, self.solver, self.memory)
+
     def as_data(self) -> "Strategy":
         """Return the strategy with numbers of the inverse as arrays.
 

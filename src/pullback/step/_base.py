@@ -1,39 +1,37 @@
-r"""How far: a step rule takes the loss near a point and a way to aim, and returns a displacement
-that it accepts or rejects.
+r"""How far: a step rule is a pure function of the problem near a point and of its own state.
 
-A rule decides on the length or the damping of the step; which inverse, which momentum and which
-constraint are not its business, so that rules, inverses and momenta combine freely. A rule never
-returns a point where the loss is not finite.
+A rule decides on the length or the damping of the step. Inverse, momentum and constraint are
+settled in the `Subproblem` that it receives, so that rules, inverses and momenta combine freely. A
+rule never returns a point where the loss is not finite.
 """
 
 import abc
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._base.types import Count, Flat, Scalar
-from .._natural.subproblem import Curve, Local
+from .._natural.subproblem import Curve, Subproblem
+from .._problem.composite import Composite
 from ..inverse._base import AbstractInverse
-
-Aim: TypeAlias = Callable[[Local], Flat]
-"""Local ↦ d: the natural gradient step, or what a momentum makes of it."""
 
 
 class Move(eqx.Module):
-    """What a rule proposes."""
+    """What a rule proposes. Made by `move`."""
 
     displacement: Flat
     direction: Flat
     """d, of which the displacement is a part."""
+    solution: Flat
+    """δ, the solution behind the direction: what is certified."""
     value: Scalar
     """The loss there."""
     rate: Scalar
-    """Which part of d, 1 for all of it."""
+    """The part of d that is taken, 1 for all of it."""
     damping: Scalar
-    """λ with which d was found; NaN if the rule has none of its own."""
+    """λ with which d was found; NaN if it is undamped."""
     gain: Scalar
     """The decrease of the loss over the predicted one."""
     curvature: Scalar
@@ -42,22 +40,43 @@ class Move(eqx.Module):
     """How many points were tried."""
     accepted: Array
 
+    @staticmethod
+    def untried(sub: Subproblem) -> "Move":
+        """Return a rejected move without a trial, for a loop to begin with.
+
+        **Arguments:**
+
+        - `sub`: the problem near the point.
+        """
+        vector = jnp.zeros(sub.evaluation.rows.shape[1], sub.dtype)
+        zero = jnp.zeros((), sub.dtype)
+        return Move(
+            displacement=vector,
+            direction=vector,
+            solution=vector,
+            value=zero,
+            rate=zero,
+            damping=zero,
+            gain=zero,
+            curvature=zero,
+            trials=jnp.zeros((), jnp.int32),
+            accepted=jnp.asarray(False),
+        )
+
 
 class AbstractStep(eqx.Module):
-    """A step rule. Its state has a fixed structure and fixed dtypes."""
+    """A step rule. To write one, give `step`, and `init` if it has a state.
 
-    @property
-    def damps(self) -> bool:
-        """Whether the rule damps the inverse itself, so that it must be given an undamped one."""
-        return False
+    The state has a fixed structure and fixed dtypes.
 
-    @property
-    def bend(self) -> float | None:
-        """Up to which ‖a‖/‖d‖ curves are bent; `None` for straight lines."""
-        return None
+        class Halving(pullback.step.AbstractStep):
+            def step(self, sub, state):
+                curve = sub.curve(sub.direction())
+                return pullback.step.move(sub, curve, 0.5), state
+    """
 
-    def check(self, problem: Any, inverse: AbstractInverse) -> None:
-        """Refuse, when things are built, a problem or an inverse that this rule cannot work with.
+    def check(self, problem: Composite, inverse: AbstractInverse) -> None:
+        """Raise a `ValueError`, when things are built, for what this rule cannot work with.
 
         **Arguments:**
 
@@ -65,62 +84,81 @@ class AbstractStep(eqx.Module):
         - `inverse`: which inverse.
         """
 
-    @abc.abstractmethod
+    def factorises(self, inverse: AbstractInverse) -> AbstractInverse:
+        """Return the inverse to factorise with; a rule that damps returns `Dampable(inverse)`.
+
+        **Arguments:**
+
+        - `inverse`: the one that the optimiser was given.
+        """
+        return inverse
+
     def init(self, dtype: Any) -> Any:
-        """The state before the first step.
+        """Return the state before the first step; defaults to none.
 
         **Arguments:**
 
         - `dtype`: the dtype of its numbers.
         """
+        return None
 
     @abc.abstractmethod
-    def step(self, local: Local, aim: Aim, state: Any) -> tuple[Move, Any]:
-        """One step.
+    def step(self, sub: Subproblem, state: Any) -> tuple[Move, Any]:
+        """Return what to do, and the next state.
 
         **Arguments:**
 
-        - `local`: the loss near the point.
-        - `aim`: the direction, as a function of `local`.
+        - `sub`: the problem near the point: `direction`, `curve`, `value_at`, `damped`, ...
         - `state`: the state of the rule.
         """
 
 
 def move(
-    local: Local,
+    sub: Subproblem,
     curve: Curve,
     rate: Any,
-    value: Scalar,
-    accepted: Array,
-    trials: Any,
-    damping: Any = jnp.nan,
+    value: Scalar | None = None,
+    accepted: Array | bool = True,
+    trials: Any = 1,
 ) -> Move:
-    """A `Move` along a curve."""
-    dtype = local.metric.dtype
+    """Return a `Move` along a curve; it is accepted only where the loss is finite.
+
+    **Arguments:**
+
+    - `sub`: the problem near the point, damped as the direction is.
+    - `curve`: what `sub.curve` returned.
+    - `rate`: how far along it.
+    - `value`: the loss there; evaluated if left out.
+    - `accepted`: whether to go there.
+    - `trials`: how many points were tried.
+    """
+    dtype = sub.dtype
+    rate = jnp.asarray(rate, dtype)
     displacement = curve(rate)
+    value = sub.value_at(displacement) if value is None else value
     bent = curve.acceleration
+    assert sub.natural is not None
     return Move(
         displacement=displacement,
         direction=curve.velocity,
+        solution=sub.natural,
         value=value,
-        rate=jnp.asarray(rate, dtype),
-        damping=jnp.asarray(damping, dtype),
+        rate=rate,
+        damping=jnp.asarray(jnp.nan if sub.damping is None else sub.damping, dtype),
         # A bent curve takes the outputs where the straight part alone was predicted to.
-        gain=gain(local, jnp.asarray(rate, dtype) * curve.velocity, value),
-        curvature=jnp.zeros((), dtype) if bent is None else local.curvature(curve.velocity, bent),
+        gain=gain(sub, rate * curve.velocity, value),
+        curvature=jnp.zeros((), dtype) if bent is None else sub.curvature(curve.velocity, bent),
         trials=jnp.asarray(trials, jnp.int32),
         accepted=accepted & jnp.isfinite(value) & jnp.all(jnp.isfinite(displacement)),
     )
 
 
-def gain(local: Local, d: Flat, value: Scalar) -> Scalar:
-    """The decrease of the loss over the predicted one; 1 if both are zero (nothing is left to do),
-    NaN if an increase was predicted.
+def gain(sub: Subproblem, d: Flat, value: Scalar) -> Scalar:
+    """Return the decrease of the loss over the predicted one.
+
+    1 if both are zero (nothing is left to do), NaN if an increase was predicted.
     """
-    expected, found = local.predicted(d), local.value - value
+    expected, found = sub.predicted(d), sub.value - value
     nothing = (expected == 0) & (found == 0)
-    return jnp.where(
-        nothing,
-        1.0,
-        jnp.where(expected > 0, found / jnp.where(expected > 0, expected, 1.0), jnp.nan),
-    )
+    ratio = jnp.where(expected > 0, found / jnp.where(expected > 0, expected, 1.0), jnp.nan)
+    return jnp.where(nothing, 1.0, ratio)

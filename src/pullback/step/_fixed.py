@@ -1,4 +1,4 @@
-r"""A fixed or scheduled length, \(\theta - \eta_k\,\delta\)."""
+r"""`Fixed`: a fixed or scheduled length, \(\theta - \eta_k\,\delta\)."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,9 @@ from ._base import AbstractStep, move
 
 
 class Fixed(AbstractStep):
-    """Go a fixed part of the natural gradient. The loss may rise; a step after which it is not
-    finite is not taken.
+    """Go a fixed part of the natural gradient.
+
+    The loss may rise; a step after which it is not finite is not taken.
     """
 
     rate: float | Scalar | Callable
@@ -31,8 +32,6 @@ class Fixed(AbstractStep):
     def init(self, dtype):
         return jnp.zeros((), jnp.int32)
 
-    def step(self, local, aim, state):
+    def step(self, sub, state):
         rate = self.rate(state) if callable(self.rate) else self.rate
-        curve = local.curve(aim(local))
-        value = local.value_at(curve(rate))
-        return move(local, curve, rate, value, jnp.isfinite(value), 1), state + 1
+        return move(sub, sub.curve(sub.direction()), rate), state + 1

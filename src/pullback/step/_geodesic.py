@@ -1,5 +1,7 @@
-"""Second order: any rule, on curves along which the outputs move straight (`Local.curve`). One more
-product with the second derivative, the same factors.
+"""`Geodesic`: second order; any rule, on curves along which the outputs move straight.
+
+It takes one more product with the second derivative of the model and uses the same factors
+(`Subproblem.curve`).
 """
 
 from .._base.checks import positive
@@ -18,30 +20,26 @@ class Geodesic(AbstractStep):
         **Arguments:**
 
         - `step_rule`: how far along the curve, e.g. `LineSearch()`.
-        - `bound`: the largest ‖a‖/‖d‖ with which the second order is used; where it is larger the
-            Taylor series says nothing, and the step is straight. The record has what was used
-            (`curvature`).
+        - `bound`: the largest ‖a‖/‖d‖ with which the second order is used; where the ratio is
+            larger the Taylor series says nothing, and the step is straight. `Record.curvature` has
+            what was used.
         """
         if not isinstance(step_rule, AbstractStep) or isinstance(step_rule, Geodesic):
             raise ValueError(
                 f"Geodesic takes another step rule, e.g. Geodesic(LineSearch()), got {step_rule!r}."
             )
         positive("Geodesic", "bound", bound)
-        self.step_rule, self.bound = step_rule, bound
-
-    @property
-    def damps(self):
-        return self.step_rule.damps
-
-    @property
-    def bend(self):
-        return self.bound
+        self.step_rule = step_rule
+        self.bound = bound
 
     def check(self, problem, inverse):
         self.step_rule.check(problem, inverse)
 
+    def factorises(self, inverse):
+        return self.step_rule.factorises(inverse)
+
     def init(self, dtype):
         return self.step_rule.init(dtype)
 
-    def step(self, local, aim, state):
-        return self.step_rule.step(local, aim, state)
+    def step(self, sub, state):
+        return self.step_rule.step(sub.bent(self.bound), state)

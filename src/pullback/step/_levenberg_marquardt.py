@@ -6,25 +6,17 @@ damping, from the same factors; a good one earns less damping for the next.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._base.checks import positive
+from .._base.checks import error, integer, positive
 from .._base.types import Count, Scalar
-from ..inverse._base import Tikhonov
+from ..inverse._dampable import Dampable
 from ._base import AbstractStep, Move, move
-from ._damping import redamp
-
-
-def _refuse_damped(owner: str, inverse: Any) -> None:
-    if isinstance(inverse, Tikhonov):
-        raise ValueError(
-            f"step={owner}() finds its own damping, and inverse=Tikhonov({inverse.damping}) gives another. Leave inverse= out "
-            "(or give MoorePenrose(rtol, gauge) for the cut-off and the gauge)."
-        )
+from ._damping_search import refuse_damped
 
 
 class Damping(NamedTuple):
@@ -39,13 +31,15 @@ class Damping(NamedTuple):
 
 
 class LevenbergMarquardt(AbstractStep):
-    r"""Damping by the gain (Nielsen, 1999): after a step of gain ρ it is multiplied by
-    \(\max(\text{decrease}, 1 - (2\rho - 1)^3)\), after a rejection by `increase`, after a second
-    one in a row by twice that, and so on. At λ = 0 it is Moore-Penrose, which λ → 0 leads to.
+    r"""Damping by the gain ρ of the last step (Nielsen, 1999).
 
-    Where every step draws new samples, each step fits its own, and the error stays at what one
-    batch leaves open. A rate that falls takes the mean over the last 1/rate batches; the gain,
-    which knows one batch only, then no longer holds λ up, and `minimum` has to.
+    After a step λ is multiplied by \(\max(\text{decrease}, 1 - (2\rho - 1)^3)\), after a
+    rejection by `increase`, after a second one in a row by twice that, and so on. λ = 0 is the
+    Moore-Penrose inverse.
+
+    Where every step draws new samples, each step fits its own batch. A decaying rate averages over
+    roughly the last 1/rate batches. The gain ratio sees only one batch and will let λ shrink to
+    zero, so set `minimum`.
     """
 
     damping: float | Scalar
@@ -87,25 +81,22 @@ class LevenbergMarquardt(AbstractStep):
         positive("LevenbergMarquardt", "accept", accept, below=0.25, zero=True)
         positive("LevenbergMarquardt", "decrease", decrease, below=1)
         if not increase > 1:
-            raise ValueError(f"LevenbergMarquardt(increase={increase}): increase must be above 1.")
-        if max_trials < 1:
-            raise ValueError(
-                f"LevenbergMarquardt(max_trials={max_trials}): max_trials must be at least 1."
-            )
-        self.damping, self.accept, self.increase, self.decrease = (
-            damping,
-            accept,
-            increase,
-            decrease,
-        )
-        self.max_trials, self.rate, self.minimum = max_trials, rate, minimum
-
-    @property
-    def damps(self):
-        return True
+            example = "LevenbergMarquardt(increase=2.0)"
+            raise error("LevenbergMarquardt", "increase", increase, "above 1", example)
+        integer("LevenbergMarquardt", "max_trials", max_trials, least=1)
+        self.damping = damping
+        self.accept = accept
+        self.increase = increase
+        self.decrease = decrease
+        self.max_trials = max_trials
+        self.rate = rate
+        self.minimum = minimum
 
     def check(self, problem, inverse):
-        _refuse_damped("LevenbergMarquardt", inverse)
+        refuse_damped("LevenbergMarquardt", inverse)
+
+    def factorises(self, inverse):
+        return Dampable(inverse)
 
     def init(self, dtype):
         return Damping(
@@ -114,111 +105,42 @@ class LevenbergMarquardt(AbstractStep):
             jnp.zeros((), jnp.int32),
         )
 
-    def step(self, local, aim, state):
+    def step(self, sub, state):
         dtype = state.value.dtype
+        rate = self.rate(state.count) if callable(self.rate) else self.rate
         # A rejection at λ = 0 must lead somewhere: the smallest damping that the spectrum can feel.
-        largest = local.factorised.spectrum.largest
+        largest = sub.factorised.spectrum.largest
         floor = jnp.finfo(dtype).eps * jnp.where(largest > 0, largest * largest, 1.0).astype(dtype)
         ceiling = jnp.sqrt(jnp.finfo(dtype).max)
-        rate = self.rate(state.count) if callable(self.rate) else self.rate
-
-        def attempt(damping) -> Move:
-            damped = local.with_factors(
-                redamp(local.factorised, damping.astype(local.metric.dtype))
-            )
-            curve = damped.curve(aim(damped))
-            value = local.value_at(curve(rate))
-            tried = move(local, curve, rate, value, value <= local.value, 1, damping)
-            return eqx.tree_at(
-                lambda m: m.accepted, tried, tried.accepted & (tried.gain > self.accept)
-            )
 
         def rejected(state: Damping) -> Damping:
-            growth = jnp.minimum(2 * state.growth, ceiling)
-            return Damping(
-                jnp.minimum(jnp.maximum(state.value, floor) * state.growth, ceiling),
-                growth,
-                state.count,
-            )
+            value = jnp.minimum(jnp.maximum(state.value, floor) * state.growth, ceiling)
+            return Damping(value, jnp.minimum(2 * state.growth, ceiling), state.count)
 
-        def again(carry):
-            _, trials, tried = carry
-            return ~tried.accepted & (trials < self.max_trials)
+        def attempt(carry: tuple[Damping, Move]) -> tuple[Damping, Move]:
+            state, last = carry
+            state = _where(last.trials == 0, state, rejected(state))
+            damped = sub.damped(state.value)
+            curve = damped.curve(damped.direction())
+            value = sub.value_at(curve(rate))
+            tried = move(damped, curve, rate, value, value <= sub.value, last.trials + 1)
+            enough = tried.accepted & (tried.gain > self.accept)
+            return state, eqx.tree_at(lambda m: m.accepted, tried, enough)
 
-        def retry(carry):
-            state, trials, _ = carry
-            state = rejected(state)
-            return state, trials + 1, attempt(state.value)
+        def again(carry: tuple[Damping, Move]):
+            return ~carry[1].accepted & (carry[1].trials < self.max_trials)
 
-        state, trials, best = jax.lax.while_loop(
-            again, retry, (state, jnp.ones((), jnp.int32), attempt(state.value))
-        )
-        best = eqx.tree_at(lambda m: m.trials, best, trials)
+        # The first trial is one of the loop, so that the solve is compiled once.
+        state, best = jax.lax.while_loop(again, attempt, (state, Move.untried(sub)))
         factor = jnp.clip(1 - (2 * best.gain.astype(dtype) - 1) ** 3, self.decrease, self.increase)
         good = Damping(
             jnp.maximum(state.value * factor, jnp.asarray(self.minimum, dtype)),
             jnp.full_like(state.growth, self.increase),
             state.count,
         )
-        new = jax.tree.map(lambda a, b: jnp.where(best.accepted, a, b), good, rejected(state))
+        new = _where(best.accepted, good, rejected(state))
         return best, new._replace(count=state.count + 1)
 
 
-class DampingSearch(AbstractStep):
-    """The best of a grid of dampings, λ = s² · (relative damping) with s the largest singular value
-    of A, all from one factorisation.
-
-    No memory, no constants to tune: far from a minimum it finds a short step along the gradient,
-    near one the undamped step.
-    """
-
-    relative: tuple[float, ...]
-
-    def __init__(self, relative: tuple[float, ...] | None = None):
-        """Choose the grid.
-
-        **Arguments:**
-
-        - `relative`: the dampings relative to the largest eigenvalue of G; 1, 1/10, ..., 10⁻³⁰ if
-            left out.
-        """
-        relative = (
-            tuple(10.0**-k for k in range(31))
-            if relative is None
-            else tuple(float(x) for x in relative)
-        )
-        if not relative:
-            raise ValueError(
-                "DampingSearch(relative=()): give at least one damping, e.g. DampingSearch((1e-2, 1e-6, 0.0))."
-            )
-        for x in relative:
-            positive("DampingSearch", "relative", x, zero=True)
-        self.relative = relative
-
-    @property
-    def damps(self):
-        return True
-
-    def check(self, problem, inverse):
-        _refuse_damped("DampingSearch", inverse)
-
-    def init(self, dtype):
-        return None
-
-    def step(self, local, aim, state):
-        dtype = local.metric.dtype
-        largest = local.factorised.spectrum.largest
-        # A matrix-free solver does not know s: then the dampings are absolute.
-        unit = jnp.where(jnp.isfinite(largest) & (largest > 0), largest * largest, 1.0)
-        dampings = unit * jnp.asarray(self.relative, dtype)
-
-        def curve(damping):
-            damped = local.with_factors(redamp(local.factorised, damping))
-            return damped.curve(aim(damped))
-
-        values = jax.lax.map(lambda damping: local.value_at(curve(damping)(1.0)), dampings)
-        best = jnp.argmin(values)
-        better = values[best] < local.value
-        return move(
-            local, curve(dampings[best]), 1.0, values[best], better, dampings.size, dampings[best]
-        ), state
+def _where(condition, a: Damping, b: Damping) -> Damping:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), a, b)

@@ -52,29 +52,26 @@ class LineSearch(AbstractStep):
             max_trials,
         )
 
-    def init(self, dtype):
-        return None
-
-    def step(self, local, aim, state):
-        curve = local.curve(aim(local))
-        slope = jnp.maximum(local.slope(curve.velocity), 0.0)
-        dtype = local.metric.dtype
+    def step(self, sub, state):
+        curve = sub.curve(sub.direction())
+        slope = jnp.maximum(sub.slope(curve.velocity), 0.0)
+        dtype = sub.dtype
 
         def good(t, value):
-            return (local.value - value >= self.fraction * t * slope) & (value <= local.value)
+            return (sub.value - value >= self.fraction * t * slope) & (value <= sub.value)
 
         def attempt(carry):
             t, _, trials = carry
             t = jnp.where(trials == 0, t, t * jnp.asarray(self.shrink, dtype))
-            return t, local.value_at(curve(t)), trials + 1
+            return t, sub.value_at(curve(t)), trials + 1
 
         def again(carry):
             t, value, trials = carry
             return (trials < self.max_trials) & ~good(t, value)
 
-        first = attempt((jnp.asarray(self.initial, dtype), local.value, jnp.zeros((), jnp.int32)))
+        first = attempt((jnp.asarray(self.initial, dtype), sub.value, jnp.zeros((), jnp.int32)))
         t, value, trials = jax.lax.while_loop(again, attempt, first)
-        return move(local, curve, t, value, good(t, value), trials), state
+        return move(sub, curve, t, value, good(t, value), trials), state
 
 
 class GridSearch(AbstractStep):
@@ -102,14 +99,11 @@ class GridSearch(AbstractStep):
             positive("GridSearch", "rates", rate)
         self.rates = rates
 
-    def init(self, dtype):
-        return None
-
-    def step(self, local, aim, state):
-        curve = local.curve(aim(local))
-        rates = jnp.asarray(self.rates, local.metric.dtype)
-        values: Float[Array, " k"] = jax.lax.map(lambda t: local.value_at(curve(t)), rates)
+    def step(self, sub, state):
+        curve = sub.curve(sub.direction())
+        rates = jnp.asarray(self.rates, sub.dtype)
+        values: Float[Array, " k"] = jax.lax.map(lambda t: sub.value_at(curve(t)), rates)
         best = jnp.argmin(values)
         return move(
-            local, curve, rates[best], values[best], values[best] < local.value, rates.size
+            sub, curve, rates[best], values[best], values[best] < sub.value, rates.size
         ), state

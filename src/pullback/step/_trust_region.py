@@ -59,13 +59,13 @@ class TrustRegion(AbstractStep):
     def init(self, dtype):
         return jnp.asarray(self.radius, dtype)
 
-    def step(self, local, aim, state):
-        curve = local.curve(aim(local))
-        dtype = local.metric.dtype
+    def step(self, sub, state):
+        curve = sub.curve(sub.direction())
+        dtype = sub.dtype
         bound = (state * state / 2).astype(dtype)
 
         def divergence(t):
-            found = local.divergence(curve(t))
+            found = sub.divergence(curve(t))
             return jnp.where(jnp.isfinite(found), found, jnp.inf)
 
         whole = divergence(1.0) <= bound
@@ -79,7 +79,7 @@ class TrustRegion(AbstractStep):
         def bisect(carry):
             inside, reached, beyond, trials = carry
             guess = state.astype(dtype) / jnp.maximum(
-                local.norm(curve.velocity), jnp.finfo(dtype).tiny
+                sub.norm(curve.velocity), jnp.finfo(dtype).tiny
             )
             middle = jnp.where((trials == 1) & (guess < 1), guess, (inside + beyond) / 2)
             found = divergence(middle)
@@ -95,15 +95,15 @@ class TrustRegion(AbstractStep):
         start = (zero, zero, jnp.ones((), dtype), jnp.ones((), jnp.int32))
         inside, _, _, trials = jax.lax.while_loop(again, bisect, start)
         t = jnp.where(whole, 1.0, inside)
-        value = local.value_at(curve(t))
-        tried = move(local, curve, t, value, value <= local.value, trials)
+        value = sub.value_at(curve(t))
+        tried = move(sub, curve, t, value, value <= sub.value, trials)
         tried = eqx.tree_at(
             lambda m: m.accepted, tried, tried.accepted & (tried.gain > self.accept)
         )
         grown = jnp.where((tried.gain > 0.75) & ~whole, jnp.minimum(2 * state, self.largest), state)
         shrunk = jnp.minimum(
             state / 4,
-            jnp.where(whole, local.norm(curve.velocity).astype(state.dtype) / 4, state / 4),
+            jnp.where(whole, sub.norm(curve.velocity).astype(state.dtype) / 4, state / 4),
         )
         after = jnp.where(
             tried.accepted & (tried.gain >= 0.25),

@@ -1,0 +1,174 @@
+r"""The linear algebra of a point, done once: \(A\), planned and factorised, solved many times.
+
+\[ \delta = A^+ r + G^+ g, \qquad G = A^\top A , \]
+
+for lifted covectors \(r\), parameter covectors \(g\), and other dampings. Whatever a solver returns
+is checked for shape and dtype here, and can be certified (`certificate.py`).
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._base.types import Count, Flat, Scalar
+from .._rows.rows import Rows
+from ..inverse._base import AbstractInverse
+from ..solver._base import AbstractFactors, Spectrum
+from ..solver._strategy import Strategy
+from .certificate import certify
+from .derivative import stop
+
+
+class Factorised(eqx.Module):
+    """A factorised whitened Jacobian. Vectors and covectors on the parameters are flat arrays."""
+
+    rows: Rows
+    """e^-shift A, in the gauge of the inverse."""
+    inverse: AbstractInverse
+    factors: AbstractFactors
+    damping: Scalar | None
+    """λ, of the inverse or of `damped`; `None` if the solution is undamped."""
+    shift: Scalar
+    """The logarithm of a common factor that was divided out of A."""
+    solver: str = eqx.field(static=True)
+    """The name of the solver that ran."""
+
+    def __repr__(self) -> str:
+        m, size = self.rows.shape
+        return f"Factorised({self.solver}, {self.inverse!r}, A is {m} x {size})"
+
+    @property
+    def spectrum(self) -> Spectrum:
+        """What the factorisation found of the singular values of A."""
+        found = self.factors.spectrum
+        edges = lambda s: (s.largest, s.smallest, s.cutoff)
+        return eqx.tree_at(edges, found, tuple(jnp.exp(self.shift) * x for x in edges(found)))
+
+    @property
+    def rank(self) -> Count:
+        """The rank of A that the inverse uses; -1 if the solver does not compute it."""
+        return self.factors.spectrum.rank
+
+    def solve_lifted(self, r: Float[Array, " m"]) -> Flat:
+        """Return A⁺(e^ℓ r).
+
+        **Arguments:**
+
+        - `r`: a lifted covector, its grading divided out.
+        """
+        return self.solve(r, None)
+
+    def solve_covector(self, g: Flat) -> Flat:
+        """Return G⁺ g.
+
+        **Arguments:**
+
+        - `g`: a flat parameter covector.
+        """
+        return self.solve(None, g)
+
+    def solve(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
+        """Return A⁺(e^ℓ r) + G⁺ g.
+
+        **Arguments:**
+
+        - `r`: a lifted covector, its grading divided out; `None` for zero.
+        - `g`: a flat parameter covector; `None` for zero.
+        """
+        return self.rows.to_params(self.solve_orthonormal(r, self.scaled(g)))
+
+    def solve_orthonormal(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
+        """Return the same in orthonormal coordinates of the gauge, for a covector of these rows.
+
+        **Arguments:**
+
+        - `r`: a lifted covector, its grading divided out; `None` for zero.
+        - `g`: what `scaled` returned; `None` for zero.
+        """
+        eta = jnp.zeros(self.rows.shape[1], self.rows.dtype)
+        if r is not None:
+            eta = eta + self._checked(self.factors.solve_lifted(r), "solve_lifted(r)")
+        if g is not None:
+            eta = eta + self._checked(self.factors.solve_covector(g), "solve_covector(g)")
+        return eta
+
+    def damped(self, damping: Scalar) -> "Factorised":
+        """Return factors of (G + λ)⁻¹ on what the inverse keeps, without factorising again.
+
+        **Arguments:**
+
+        - `damping`: λ ≥ 0.
+        """
+        if not self.inverse.awaits_damping:
+            # The scale of A, and the weights of its rows, may have been divided out.
+            name = type(self.inverse).__name__
+            raise ValueError(
+                f"factors of {name} are not damped afterwards: factorise with "
+                f"pullback.inverse.Dampable({name}(...)). A step rule that damps returns that "
+                "inverse from its method `factorises`."
+            )
+        damping = jnp.asarray(damping, self.rows.dtype)
+        factors = self.factors.damped(damping)
+        _check_factors(factors, f"{type(self.factors).__name__}.damped(λ)")
+        return Factorised(self.rows, self.inverse, factors, damping, self.shift, self.solver)
+
+    def residual(self, vector: Flat, r: Float[Array, " m"] | None, g: Flat | None) -> Scalar:
+        """Return the certificate of a solution: its relative residual, recomputed.
+
+        **Arguments:**
+
+        - `vector`: what `solve` returned.
+        - `r`, `g`: the right-hand sides.
+        """
+        eta = self.rows.from_params(vector)
+        return certify(
+            self.rows, self.inverse, self.factors, self.damping, eta, self.graded(r), self.scaled(g)
+        )
+
+    def graded(self, r: Float[Array, " m"] | None) -> Float[Array, " m"]:
+        """Return e^ℓ r, zero for rows that are absent."""
+        if r is None:
+            return jnp.zeros(self.rows.shape[0], self.rows.dtype)
+        return self.rows.scale * jnp.where(self.rows.active, r, 0.0)
+
+    def scaled(self, g: Flat | None) -> Flat | None:
+        """Return a parameter covector for e^-shift A, in orthonormal coordinates."""
+        return None if g is None else self.rows.pull(jnp.exp(-2 * self.shift) * g)
+
+    def _checked(self, eta: Any, what: str) -> Flat:
+        """Raise a `ValueError` if factors return another shape or dtype than that of a vector."""
+        expected = (self.rows.shape[1],), self.rows.dtype
+        shape, dtype = jnp.shape(eta), jnp.result_type(eta)
+        if (shape, dtype) != expected:
+            raise ValueError(
+                f"{self.solver}: {what} must return a flat vector of shape {expected[0]} and dtype "
+                f"{expected[1]}, got shape {shape} and dtype {dtype}."
+            )
+        return eta
+
+
+def factorise(plain: Rows, strategy: Strategy) -> Factorised:
+    """Plan and factorise the rows of a point, given in the Euclidean gauge."""
+    inverse = stop(strategy.inverse)
+    # A common factor of A cancels in a homogeneous inverse: divide it out, or a batch that is
+    # saturated as a whole would underflow.
+    shift = jnp.zeros((), plain.dtype)
+    if inverse.homogeneous:
+        shift = stop(plain.largest_log_scale)
+    rows = stop(plain.divided_by(shift).in_gauge(inverse.gauge))
+    solver, planned = strategy.solver.resolve(rows, inverse)
+    factors = solver.factorise(planned, inverse)
+    _check_factors(factors, f"{solver.name}.factorise(rows, inverse)")
+    damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
+    # Rows that a solver formed make products cheaper than a pass through the model.
+    formed = rows if factors.formed_rows is None else factors.formed_rows
+    return Factorised(formed, inverse, factors, damping, shift, solver.name)
+
+
+def _check_factors(factors: Any, what: str) -> None:
+    if not isinstance(factors, AbstractFactors):
+        raise ValueError(
+            f"{what} must return pullback.solver.AbstractFactors, got {type(factors).__name__}."
+        )

@@ -1,0 +1,248 @@
+r"""The pullback metric at a point, for users: \(G = J^\top M J\) as a linear operator.
+
+\[ \text{flat: } v \mapsto Gv, \qquad \text{sharp: } g \mapsto G^+ g, \qquad \langle u, v\rangle =
+u^\top G v . \]
+
+Nothing is dense until a matrix is asked for.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._base.results import RESULTS
+from .._base.tangent import CotangentVector, TangentVector, covector_tree, vector_tree
+from .._base.types import (
+    Count,
+    Covector,
+    Flat,
+    OutputCovector,
+    Outputs,
+    OutputVector,
+    Params,
+    Scalar,
+    Vector,
+)
+from .._problem.composite import Composite
+from .._problem.validate import check_batch, is_traced, validate
+from .._rows.rows import MEMORY, Rows, rows_at
+from ..inverse._base import AbstractInverse
+from ..solver._base import AbstractSolver
+from ..solver._strategy import Strategy
+from .factorised import Factorised, factorise
+
+
+class PullbackMetric(eqx.Module):
+    """The metric G = JᵀMJ of a problem at a point. Made by `pullback.pullback`."""
+
+    rows: Rows
+    """A, as an operator on flat vectors; for solvers and preconditioners."""
+    strategy: Strategy
+    """The default inverse and solver of `sharp`, `project`, `rank` and `factorise`."""
+
+    def __repr__(self) -> str:
+        m, size = self.rows.shape
+        return f"PullbackMetric(G is {size} x {size}, A is {m} x {size}, {self.strategy!r})"
+
+    @property
+    def outputs(self) -> Outputs:
+        """z, the outputs at this point."""
+        return self.rows.outputs
+
+    @property
+    def size(self) -> int:
+        """P, the number of parameters."""
+        return self.rows.shape[1]
+
+    def pushforward(self, v: Vector) -> OutputVector:
+        """Return J v.
+
+        **Arguments:**
+
+        - `v`: a vector on the parameters.
+        """
+        return self.rows.linear.pushforward(
+            self.rows.structure.ravel(vector_tree(v, "pushforward"))
+        )
+
+    def pull(self, c: OutputCovector) -> Covector:
+        """Return Jᵀ c.
+
+        **Arguments:**
+
+        - `c`: an output covector.
+        """
+        return self._tree(self.rows.linear.pull(c))
+
+    def flat(self, v: Vector) -> Covector:
+        """Return G v, the covector ⟨v, ·⟩.
+
+        **Arguments:**
+
+        - `v`: a vector on the parameters.
+        """
+        covector = self._tree(self.rows.rmv(self.rows.mv(self._flat(vector_tree(v, "flat")))))
+        return CotangentVector(covector) if isinstance(v, TangentVector) else covector
+
+    def sharp(
+        self,
+        g: Covector,
+        inverse: AbstractInverse | None = None,
+        solver: AbstractSolver | None = None,
+        throw: bool = True,
+    ) -> Vector:
+        """Return G⁺ g, the vector whose flat is g (of the part of g in the range of G).
+
+        **Arguments:**
+
+        - `g`: a covector on the parameters.
+        - `inverse`: which generalised inverse; defaults to that of this object.
+        - `solver`: how it is computed; defaults to that of this object.
+        - `throw`: whether to raise if the recomputed residual of the solution is above √eps.
+        """
+        factorised = self.factorise(inverse, solver)
+        covector = self._flat(covector_tree(g, "sharp"))
+        found = factorised.solve_covector(covector)
+        if throw:
+            found = _certified(factorised, found, None, covector)
+        vector = self._tree(found)
+        return TangentVector(vector) if isinstance(g, CotangentVector) else vector
+
+    def inner(self, u: Vector, v: Vector) -> Scalar:
+        """Return ⟨u, v⟩ = uᵀGv.
+
+        **Arguments:**
+
+        - `u`, `v`: vectors on the parameters.
+        """
+        first, second = (self.rows.mv(self._flat(vector_tree(x, "inner"))) for x in (u, v))
+        return jnp.vdot(first, second)
+
+    def norm(self, v: Vector) -> Scalar:
+        """Return ‖v‖ in the metric.
+
+        **Arguments:**
+
+        - `v`: a vector on the parameters.
+        """
+        return jnp.linalg.norm(self.rows.mv(self._flat(vector_tree(v, "norm"))))
+
+    def project(
+        self,
+        ambient: OutputVector,
+        inverse: AbstractInverse | None = None,
+        solver: AbstractSolver | None = None,
+        throw: bool = True,
+    ) -> OutputVector:
+        """Return Π(ambient), the projection of an output vector on the span of the ∂ᵢ.
+
+        It is orthogonal in the metric of the outputs.
+
+        **Arguments:**
+
+        - `ambient`: an output vector.
+        - `inverse`: which generalised inverse; defaults to that of this object.
+        - `solver`: how it is computed; defaults to that of this object.
+        - `throw`: whether to raise if the recomputed residual of the solution is above √eps.
+        """
+        factorised = self.factorise(inverse, solver)
+        r = self.rows.unit_output(ambient)
+        found = factorised.solve_lifted(r)
+        if throw:
+            found = _certified(factorised, found, r, None)
+        return self.rows.linear.pushforward(found.astype(self.rows.structure.dtype))
+
+    def factorise(
+        self, inverse: AbstractInverse | None = None, solver: AbstractSolver | None = None
+    ) -> Factorised:
+        """Factorise once, solve many: `solve_lifted(r)`, `solve_covector(g)`, `damped(λ)`.
+
+        **Arguments:**
+
+        - `inverse`: which generalised inverse; defaults to that of this object.
+        - `solver`: how it is computed; defaults to that of this object.
+        """
+        mine = self.strategy
+        if inverse is not None or solver is not None:
+            inverse = mine.inverse if inverse is None else inverse
+            mine = Strategy(inverse, mine.solver if solver is None else solver, mine.memory)
+        return factorise(self.rows, mine)
+
+    def rank(
+        self, inverse: AbstractInverse | None = None, solver: AbstractSolver | None = None
+    ) -> Count:
+        """Return the rank of G that the inverse uses; -1 if the solver does not compute it.
+
+        **Arguments:**
+
+        - `inverse`: which generalised inverse; defaults to that of this object.
+        - `solver`: how it is computed; defaults to that of this object.
+        """
+        return self.factorise(inverse, solver).rank
+
+    def jacobian(self) -> Float[Array, "m P"]:
+        """Return A = SᵀJ, the whitened Jacobian, dense."""
+        return self.rows.scale[:, None] * self.rows.unit_rows()
+
+    def matrix(self) -> Float[Array, "P P"]:
+        """Return G, dense, summed over blocks of samples."""
+        return self.rows.gram()
+
+    def kernel(self) -> Float[Array, "m m"]:
+        """Return K = AAᵀ, dense."""
+        a = self.jacobian()
+        return a @ a.T
+
+    def spectrum(self) -> Float[Array, " k"]:
+        """Return the min(m, P) largest eigenvalues of G: the squared singular values of A."""
+        return jnp.linalg.svd(self.jacobian(), compute_uv=False) ** 2
+
+    def _flat(self, tree: Any) -> Flat:
+        return self.rows.structure.ravel(tree).astype(self.rows.dtype)
+
+    def _tree(self, flat: Flat) -> Any:
+        return self.rows.structure.unravel(flat)
+
+
+def pullback(
+    problem: Composite,
+    params: Params,
+    batch: Any = None,
+    *,
+    inverse: AbstractInverse | None = None,
+    solver: AbstractSolver | None = None,
+    memory: int = MEMORY,
+) -> PullbackMetric:
+    """Return the pullback metric of a problem at a point, a linear operator.
+
+        G = pullback.pullback(problem, params, (x, y))
+        G.inner(u, v), G.rank()
+
+    **Arguments:**
+
+    - `problem`: model, metric and measure; the loss is not used.
+    - `params`: the point.
+    - `batch`: `(inputs,)` or `(inputs, targets)`, or `None` for a model without data.
+    - `inverse`: the default inverse of `sharp`, `project` and `rank`; defaults to `MoorePenrose()`.
+    - `solver`: the default solver; defaults to `solver.Auto()`.
+    - `memory`: bound in bytes on the working storage of Jacobian blocks.
+    """
+    params, data = validate(problem, params, batch)
+    strategy = Strategy(inverse, solver, memory)
+    check_batch(problem, params, data)
+    return PullbackMetric(rows_at(problem.at(data), params, memory), strategy)
+
+
+def _certified(factorised: Factorised, vector: Flat, r: Array | None, g: Flat | None) -> Flat:
+    """Return the solution; raise a `RuntimeError` if its residual is above √eps."""
+    residual = factorised.residual(vector, r, g)
+    bad = ~(residual <= jnp.sqrt(jnp.finfo(vector.dtype).eps))
+    if is_traced(bad):
+        return RESULTS.unconverged.error_if(vector, bad)  # pyright: ignore[reportAttributeAccessIssue]
+    if bool(bad):
+        raise RuntimeError(
+            f"{RESULTS[RESULTS.unconverged]} {factorised.solver}: {float(residual):.1e}."
+        )
+    return vector
