@@ -25,15 +25,18 @@ from .environments import ROOT
 from .measure import call, compile_seconds, measure, reference_path
 from .problems import TABLES
 
-RESULTS, PAGE = ROOT / "bench" / "results.json", ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / "bench" / "results.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
 SLOW = 5.0
 """Approaches slower than this many seconds on one thread are not run on two."""
-QUICK, QUICK_SECONDS = ("W1", "W2", "W2p", "R1", "W4", "W3", "R2"), 80.0
+QUICK = ("W1", "W2", "W2p", "R1", "W4", "W3", "R2")
+QUICK_SECONDS = 80.0
 
 
 def machine() -> dict[str, str]:
     """What it ran on."""
-    cpu, memory = platform.processor() or platform.machine(), "?"
+    cpu = platform.processor() or platform.machine()
+    memory = "?"
     for path, pattern in (
         ("/proc/cpuinfo", r"model name\s*: (.*)"),
         ("/proc/meminfo", r"MemTotal:\s*(\d+) kB"),
@@ -201,7 +204,8 @@ def main() -> int:
     )
     console.print(page.goals(results), highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"{(time.perf_counter() - start) / 60:.0f} min. Written: bench/results.json, docs/benchmarks.md"
+        f"{(time.perf_counter() - start) / 60:.0f} min. Written: bench/results.json, "
+        "docs/benchmarks.md"
     )
     return 0
 

@@ -69,8 +69,10 @@ def python(name: str) -> str:
     """
     if name == "ours":
         return sys.executable
-    environment, folder = ENVIRONMENTS[name], FOLDER / name
-    stamp, wanted = folder / ".made", "\n".join(environment.requirements)
+    environment = ENVIRONMENTS[name]
+    folder = FOLDER / name
+    stamp = folder / ".made"
+    wanted = "\n".join(environment.requirements)
     interpreter = folder / "bin" / "python"
     if stamp.exists() and stamp.read_text() == wanted:
         return str(interpreter)

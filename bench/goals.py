@@ -90,7 +90,8 @@ def _faster(workload: str, peer: Entry, bound: float, threads: int = 1) -> Goal:
 
 
 def _closed(depth: int) -> Goal:
-    gradient, closed = f"plain gradient, L = {depth}", f"pullback.linear.MatrixProduct, L = {depth}"
+    gradient = f"plain gradient, L = {depth}"
+    closed = f"pullback.linear.MatrixProduct, L = {depth}"
 
     def measured(results):
         return row(results, 1, "W5", closed)["seconds"] / row(results, 1, "W5", gradient)["seconds"]

@@ -14,7 +14,9 @@ import sys
 import jax
 import jax.numpy as jnp
 
-DAMPING, RESIDUALS, LIMIT = 1e-6, (1e-6, 1e-8), 20_000
+DAMPING = 1e-6
+RESIDUALS = (1e-6, 1e-8)
+LIMIT = 20_000
 TIGHTER = tuple(10.0**-k for k in range(4, 14))
 
 

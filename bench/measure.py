@@ -204,7 +204,8 @@ class Row:
             text = str(reason)
             skipped = isinstance(reason, NotAvailable) or text.startswith("NotImplementedError: ")
             self.record["status"] = (
-                f"{'skipped' if skipped else 'failed'}: {text.removeprefix('NotImplementedError: ')}"
+                f"{'skipped' if skipped else 'failed'}: "
+                f"{text.removeprefix('NotImplementedError: ')}"
             )
             self.worker = None
             return
@@ -322,7 +323,8 @@ def measure(
             start = time.perf_counter()
             row.begin(name, threads, wanted, residual)
             say(
-                f"{name}, {threads} thread{'s' * (threads > 1)}: {row.entry.label}: {row.record['status']}, {time.perf_counter() - start:.0f} s"
+                f"{name}, {threads} thread{'s' * (threads > 1)}: {row.entry.label}: "
+                f"{row.record['status']}, {time.perf_counter() - start:.0f} s"
             )
         for index in range(rounds):
             for row in rows:

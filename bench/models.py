@@ -50,7 +50,9 @@ def _attend(query, key, value, out, x):
         w, b = layer
         return (x @ w + b).reshape(*x.shape[:-1], HEADS, -1)
 
-    q, k, v = heads(query), heads(key), heads(value)
+    q = heads(query)
+    k = heads(key)
+    v = heads(value)
     weights = jax.nn.softmax(
         jnp.einsum("...qhd,...khd->...hqk", q, k) / q.shape[-1] ** 0.5, axis=-1
     )

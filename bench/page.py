@@ -90,7 +90,10 @@ def goals(results: Results) -> str:
     columns = ["subject", "text", "measured", "goal", "verdict"]
     met = sum(line["verdict"] == "met" for line in lines)
     missed = sum("missed" in line["verdict"] for line in lines)
-    text = f"{met} met, {missed} missed, {len(lines) - met - missed} not measured. One thread unless said otherwise.\n\n"
+    text = (
+        f"{met} met, {missed} missed, {len(lines) - met - missed} not measured. One thread "
+        "unless said otherwise.\n\n"
+    )
     return text + _table(
         ["", "", "measured", "goal", ""], [[line[c] for c in columns] for line in lines], "llrrl"
     )
@@ -108,13 +111,17 @@ def workload(results: Results, name: str) -> str:
     - `results`: what the run wrote.
     - `name`: the workload, a key of `threads1`.
     """
-    one, two = results.get("threads1", {}).get(name, []), results.get("threads2", {}).get(name, [])
-    ours, floor = _find(one, OURS.label).get("seconds"), _find(one, FLOOR.label).get("seconds")
+    one = results.get("threads1", {}).get(name, [])
+    two = results.get("threads2", {}).get(name, [])
+    ours = _find(one, OURS.label).get("seconds")
+    floor = _find(one, FLOOR.label).get("seconds")
     base = ours
     ours2 = _find(two, OURS.label).get("seconds")
-    lines, notes = [], []
+    lines = []
+    notes = []
     for record in one:
-        time, other = record.get("seconds"), _find(two, record["approach"])
+        time = record.get("seconds")
+        other = _find(two, record["approach"])
         if GRADIENT in record["approach"]:
             base = time
         is_floor = record["approach"] == FLOOR.label
@@ -156,7 +163,10 @@ def _title(name: str) -> str:
     if w.kind == "product":
         return f"## {name}: {w.title}\n\n"
     rows, size = (f"{n:,}".replace(",", " ") for n in (w.rows, flat(make(w)[0]).size))
-    return f"## {name}: {w.title}\n\nm = {rows} rows, P = {size} parameters, damping {w.damping:g}.\n\n"
+    return (
+        f"## {name}: {w.title}\n\nm = {rows} rows, P = {size} parameters, damping "
+        f"{w.damping:g}.\n\n"
+    )
 
 
 def _when(text: str) -> str:
@@ -224,7 +234,10 @@ def _krylov(found: dict[str, Any]) -> str:
     lines = [
         [name, *(str(count or "not reached") for count in row)] for name, row in counts.items()
     ]
-    text = f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ to a true residual, those that a preconditioner is built from included.\n\n"
+    text = (
+        f"W1 after {found['steps']} steps, damping {found['damping']:g}: products with A and Aᵀ "
+        "to a true residual, those that a preconditioner is built from included.\n\n"
+    )
     return text + _table(
         ["preconditioner", *(f"{residual:g}" for residual in found["residuals"])],
         lines,
@@ -236,6 +249,7 @@ def _large(record: dict[str, Any]) -> str:
     if "peak" not in record:
         return f"Not run: {record.get('status')}\n"
     return (
-        f"One natural gradient took {seconds(record['first'])} of CPU time and {record['peak']:.0f} MB above the model; "
-        f"the relative residual of (G + λ) v = g, in float64, is {record.get('residual', math.nan):.0e}.\n"
+        f"One natural gradient took {seconds(record['first'])} of CPU time and "
+        f"{record['peak']:.0f} MB above the model; the relative residual of (G + λ) v = g, in "
+        f"float64, is {record.get('residual', math.nan):.0e}.\n"
     )

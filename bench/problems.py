@@ -135,7 +135,8 @@ _OTHERS = (
     ),
     Workload(
         "R2",
-        "transformer encoder, 2 layers, 4 heads, width 64, sequence 32, 10 classes, N = 128, float32",
+        "transformer encoder, 2 layers, 4 heads, width 64, sequence 32, 10 classes, N = 128, "
+        "float32",
         "encoder",
         (64, 256, 10),
         128,
@@ -169,7 +170,8 @@ def find(name: str) -> Workload:
     if name in WORKLOADS:
         return WORKLOADS[name]
     kind, *widths = name.partition("@")[0].split("-")
-    sizes, samples = tuple(map(int, widths)), int(name.partition("@")[2])
+    sizes = tuple(map(int, widths))
+    samples = int(name.partition("@")[2])
     return Workload(
         name,
         f"softmax MLP {'-'.join(widths)}, N = {samples}, float32",
@@ -182,7 +184,10 @@ def find(name: str) -> Workload:
     )
 
 
-IMAGE, SEQUENCE, HEADS, DEPTHS = 28, 32, 4, (3, 4)
+IMAGE = 28
+SEQUENCE = 32
+HEADS = 4
+DEPTHS = (3, 4)
 """The sides of the images of R1; the sequence and the heads of R2; the depths of W5."""
 REPEATS = 10
 """How many products are made in one timed loop."""
@@ -298,7 +303,8 @@ def layers(workload: Workload) -> list[Layer]:
     """
     sizes = workload.sizes
     if workload.kind == "conv":
-        first, second = (IMAGE // 2) ** 2, (IMAGE // 4) ** 2
+        first = (IMAGE // 2) ** 2
+        second = (IMAGE // 4) ** 2
         return [
             Layer(9 * sizes[0], sizes[1], first),
             Layer(9 * sizes[1], sizes[2], second),

@@ -65,7 +65,8 @@ def sweep(key: str, points: int | None, say) -> list[dict[str, Any]]:
     - `points`: only the first so many values; all if `None`.
     - `say`: told what is going on.
     """
-    found, alive = [], dict.fromkeys(ROUTES, True)
+    found = []
+    alive = dict.fromkeys(ROUTES, True)
     for value in SWEEPS[key].values[:points]:
         name = SWEEPS[key].name(value)
         routes = [route for route in ROUTES if alive[route]]
@@ -131,18 +132,17 @@ def takeovers(key: str, points: list[dict[str, Any]]) -> list[tuple[float, str, 
     }
     found = []
     for x0, x1 in zip(list(best)[:-1], list(best)[1:], strict=True):
-        a, b = best[x0], best[x1]
+        a = best[x0]
+        b = best[x1]
         if a == b:
             continue
         # log t_b - log t_a goes from positive to negative; where it is not known at an end, take
         # the end.
         if x0 in curves[b] and x1 in curves[a]:
-            d0, d1 = (
-                math.log(curves[b][x0] / curves[a][x0]),
-                math.log(curves[b][x1] / curves[a][x1]),
-            )
-            share = d0 / (d0 - d1)
-            found.append((math.exp(math.log(x0) + share * math.log(x1 / x0)), a, b))
+            d0 = math.log(curves[b][x0] / curves[a][x0])
+            d1 = math.log(curves[b][x1] / curves[a][x1])
+            fraction = d0 / (d0 - d1)
+            found.append((math.exp(math.log(x0) + fraction * math.log(x1 / x0)), a, b))
         else:
             found.append((x1, a, b))
     return found
@@ -220,9 +220,11 @@ def section(results: dict[str, list[dict[str, Any]]]) -> str:
     lines = [
         "## Scaling",
         "",
-        "Written by `python -m bench.scaling`. Softmax MLPs in float32, damping 1e-3, around 16-32-32-10 with N = 128 (m = 1152, P = 1930): one of N, C, "
-        f"P and depth varies. A route is followed until it takes {LONGEST:g} s. Circles: what `Auto` took. Dotted: where another route becomes the fastest. "
-        "The iterations of Krylov depend on the spectrum and the damping: these are random networks, and smaller damping takes more.",
+        "Written by `python -m bench.scaling`. Softmax MLPs in float32, damping 1e-3, around "
+        "16-32-32-10 with N = 128 (m = 1152, P = 1930): one of N, C, P and depth varies. A "
+        f"route is followed until it takes {LONGEST:g} s. Circles: what `Auto` took. Dotted: "
+        "where another route becomes the fastest. The iterations of Krylov depend on the "
+        "spectrum and the damping: these are random networks, and smaller damping takes more.",
         "",
         "![time and memory against N, C, P and depth](assets/scaling.svg)",
         "",

@@ -80,7 +80,8 @@ def _reset() -> float:
 
 def _first(approach: Approach, path: str) -> dict:
     before = _reset()
-    compile_seconds, compiling = (float("nan"),) * 2, 0.0
+    compile_seconds = (float("nan"),) * 2
+    compiling = 0.0
     if approach.prepare:
         compile_seconds = timed(approach.prepare)[1]
         compiling = _memory("VmHWM")

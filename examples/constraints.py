@@ -60,10 +60,12 @@ def simplex() -> tuple[jax.Array, jax.Array]:
         pb.Composite(lambda z: z, lambda z: jnp.vdot(cost, z)), p, weight=0.5, mirror=pb.KLMirror()
     )
     print(
-        f"\nprobabilities   free step {np.round(free, 3)}, slack {float(C.Simplex().slack(free)):.3f}"
+        f"\nprobabilities   free step {np.round(free, 3)}, slack "
+        f"{float(C.Simplex().slack(free)):.3f}"
     )
     print(
-        f"back-projection {np.round(C.Simplex()(free), 3)}; mirror step of KL {np.round(mirror.params, 3)}"
+        f"back-projection {np.round(C.Simplex()(free), 3)}; mirror step of KL "
+        f"{np.round(mirror.params, 3)}"
     )
     return C.Simplex()(free), mirror.params
 
@@ -95,7 +97,8 @@ def main() -> int:
     )
     fine &= bool(jnp.all(projected >= 0)) and bool(jnp.all(mirrored > 0))
     print(
-        f"\ninside, the step does not depend on the units; projected back it does; clipped at zero it does not: {'as said' if fine else 'NO'}"
+        "\ninside, the step does not depend on the units; projected back it does; clipped at "
+        f"zero it does not: {'as said' if fine else 'NO'}"
     )
     return 0 if fine else 1
 

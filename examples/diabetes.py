@@ -89,7 +89,8 @@ def main():
             pb.NaturalGradientDescent(problem, step=rule, penalty=decay), params, (x, y), 20
         )
         print(
-            f"weight decay, {type(rule).__name__}: share of the gradient in the range {fit.history['range_share'][-1]:.4f}"
+            f"weight decay, {type(rule).__name__}: fraction of the gradient in the range "
+            f"{fit.history['range_share'][-1]:.4f}"
         )
     picture(
         runs,

@@ -71,7 +71,8 @@ def main():
     for name, run in runs.items():
         lowest, (seconds, last) = min(v for _, v in run), run[-1]
         print(
-            f"  {name:40s} lowest loss {lowest:.1e}, last {last:.1e}, {len(run)} steps in {seconds:.1f} s"
+            f"  {name:40s} lowest loss {lowest:.1e}, last {last:.1e}, {len(run)} steps in "
+            f"{seconds:.1f} s"
         )
     small = {"k": normal(2, 8, 1, 3, 3), "v": normal(3, 128, 10), "c": jnp.zeros(10)}
     for name, inputs in (("train Fisher", None), ("population Fisher", (images[1000:1032],))):
@@ -84,7 +85,8 @@ def main():
         )
         right = float(jnp.mean(conv(run.params, images[1000:]).argmax(1) == labels[1000:]))
         print(
-            f"  convolutional, batches of 32, {name:18s} {len(run.history)} steps, {right:.1%} of the others right"
+            f"  convolutional, batches of 32, {name:18s} {len(run.history)} steps, {right:.1%} "
+            "of the others right"
         )
     if not (jnp.isfinite(fit.params["w"]).all() and fit.history["loss_after"][-1] < 1e-8):
         raise SystemExit("The loss should be below 1e-8.")

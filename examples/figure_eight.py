@@ -21,7 +21,8 @@ def main(path: Path) -> None:
     claim.figure(data).savefig(path, dpi=150)
     show = lambda v: "({:.1f}, {:.1f})".format(*v)
     print(
-        f"natural gradients in the crossing: {show(data['first'])} and {show(data['second'])}; picture: {path}"
+        f"natural gradients in the crossing: {show(data['first'])} and {show(data['second'])}; "
+        f"picture: {path}"
     )
     if not np.allclose(
         [data["first"], data["second"]], [[0.8, 0.4], [0.8, -0.4]], rtol=0, atol=1e-12

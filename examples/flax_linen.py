@@ -26,6 +26,7 @@ opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
 fit = pb.fit(opt, params, (x, y), steps=30)
 
 print(
-    f"Flax linen: loss {fit.history['loss'][0]:.1e} -> {fit.history['loss_after'][-1]:.1e}, rank {fit.history['rank'][-1]}"
+    f"Flax linen: loss {fit.history['loss'][0]:.1e} -> {fit.history['loss_after'][-1]:.1e}, rank "
+    f"{fit.history['rank'][-1]}"
 )
 assert fit.history["loss_after"][-1] < 1e-3

@@ -35,7 +35,8 @@ def draw_flows(folder: Path) -> float:
         times = np.concatenate([[0.0], np.geomspace(t1 * 1e-7, t1, 400)])
         paths[name] = sol.evaluate(jnp.asarray(times))
         print(
-            f"{name:<15} {sol.message}, {int(sol.accepted)} steps, ends at {np.round(np.asarray(sol.params), 6)}"
+            f"{name:<15} {sol.message}, {int(sol.accepted)} steps, ends at "
+            f"{np.round(np.asarray(sol.params), 6)}"
         )
         if name == "natural flow":
             error = float(
@@ -73,7 +74,8 @@ def separable() -> bool:
                 f", {int(sol.right_hand_sides)} right-hand sides" if t1 < 1e10 else " (implicit)"
             )
             print(
-                f"depth {depth}, t = {t1:.0e}: {cost}, margin {margin:.4f}, |beta| = {np.linalg.norm(beta):.1f}"
+                f"depth {depth}, t = {t1:.0e}: {cost}, margin {margin:.4f}, |beta| = "
+                f"{np.linalg.norm(beta):.1f}"
             )
     return bool(fine)
 

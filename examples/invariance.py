@@ -70,7 +70,8 @@ def main(path: Path) -> int:
         and abs(plain.order - 1) < 0.1
     )
     print(
-        f"\nTheorem 2 {'holds' if holds else 'FAILS'}: natural to order {natural.order:.3f}, Euclidean to order {plain.order:.3f}; picture: {path}"
+        f"\nTheorem 2 {'holds' if holds else 'FAILS'}: natural to order {natural.order:.3f}, "
+        f"Euclidean to order {plain.order:.3f}; picture: {path}"
     )
     return 0 if holds else 1
 

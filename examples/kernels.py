@@ -49,7 +49,8 @@ def main(path: Path) -> int:
         worst = max(worst, float(jnp.max(jnp.abs(column.at[5, 5].add(-1.0)))))
         off = float(jnp.max(jnp.abs(blind[depth].at[5, 5].add(-1.0))))
         print(
-            f"depth {depth}: natural kernel off the identity column by {worst:.1e}; with the metric masked to one entry by {off:.1e}"
+            f"depth {depth}: natural kernel off the identity column by {worst:.1e}; with the "
+            f"metric masked to one entry by {off:.1e}"
         )
     print(f"full metric: {natural.reason}")
     print(f"masked metric: {other.reason}")

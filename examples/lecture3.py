@@ -33,11 +33,13 @@ def main(folder: Path) -> int:
     print("Rosenbrock, end of each path:")
     for name, path in data["rosenbrock"]["paths"].items():
         print(
-            f"  {name.replace('$', ''):<40}({path[-1][0]:.3f}, {path[-1][1]:.3f}) after {len(path) - 1} steps"
+            f"  {name.replace('$', ''):<40}({path[-1][0]:.3f}, {path[-1][1]:.3f}) after "
+            f"{len(path) - 1} steps"
         )
     plain, natural = data["units"]["ratios"].values()
     print(
-        f"minutes to seconds: the step of the function changes by {plain:.6g} (gradient), {natural:.6g} (natural gradient)"
+        f"minutes to seconds: the step of the function changes by {plain:.6g} (gradient), "
+        f"{natural:.6g} (natural gradient)"
     )
     return 0 if abs(plain - 3600) < 1e-6 and abs(natural - 1) < 1e-12 else 1
 

@@ -25,6 +25,7 @@ step, state = jax.jit(opt.step), opt.init(params)
 for _ in range(30):
     params, state, record = step(params, state, (x, y))
 print(
-    f"Plain pytree: loss {record.loss_after:.1e} after 30 steps, rank {record.rank}, damping {record.damping:.0e}"
+    f"Plain pytree: loss {record.loss_after:.1e} after 30 steps, rank {record.rank}, damping "
+    f"{record.damping:.0e}"
 )
 assert record.loss_after < 1e-4

@@ -84,7 +84,8 @@ def main(names):
         seconds, size = measure(*args)
         rate, ratio = plan.route.flops / seconds / 1e9, plan.route.memory / size
         print(
-            f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {size / 1e6:.0f} MB: {ratio:.2f} of it were predicted\n"
+            f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {size / 1e6:.0f} MB: {ratio:.2f} "
+            "of it were predicted\n"
         )
 
 

@@ -37,7 +37,8 @@ def main() -> None:
 
     print(ng.stats)
     print(
-        f"loss            {ng.value:.4f}, after a step of 0.1 {pb.natural_gradient(problem, stepped, (x, y)).value:.4f}"
+        f"loss            {ng.value:.4f}, after a step of 0.1 "
+        f"{pb.natural_gradient(problem, stepped, (x, y)).value:.4f}"
     )
 
     # The same by the formula: every matrix dense, G = JᵀMJ inverted by NumPy.
@@ -54,7 +55,8 @@ def main() -> None:
     vector, _ = ravel_pytree(ng.vector)
     error = float(np.linalg.norm(np.asarray(vector) - dense) / np.linalg.norm(dense))
     print(
-        f"dense formula   rank {np.linalg.matrix_rank(g, tol=1e-10 * np.linalg.norm(g, 2))}, relative difference {error:.0e}"
+        f"dense formula   rank {np.linalg.matrix_rank(g, tol=1e-10 * np.linalg.norm(g, 2))}, "
+        f"relative difference {error:.0e}"
     )
     if not error < 1e-8:
         raise SystemExit("The dense formula and pullback disagree.")
@@ -74,7 +76,8 @@ def main() -> None:
         / np.linalg.norm(seen(ng.pushforward))
     )
     print(
-        f"reparametrised  vectors differ by {apart:.0%}, what the metric sees of the motion by {same:.0e}"
+        f"reparametrised  vectors differ by {apart:.0%}, what the metric sees of the motion by "
+        f"{same:.0e}"
     )
     if not same < 1e-10:
         raise SystemExit("The motion depends on the parametrisation.")

@@ -27,7 +27,10 @@ def main(names: list[str]) -> int:
         start = time.perf_counter()
         rows = claim.measure().rows
         for row in rows:
-            says = f"{'holds' if row.holds else 'FAILS'}  {row.measured:9.3g} {row.relation} {row.bound:<7.3g}"
+            says = (
+                f"{'holds' if row.holds else 'FAILS'}  {row.measured:9.3g} {row.relation} "
+                f"{row.bound:<7.3g}"
+            )
             print(f"  {says}  {row.label} ({row.role.value})", flush=True)
         verdict = papers.judge(rows)
         print(

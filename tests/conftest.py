@@ -1,6 +1,4 @@
-"""Every test runs in float64, with strict promotion of dtypes and ranks, from fixed seeds (the
-fixtures `key` and `rng`).
-"""
+"""Every test runs in float64, with strict promotion of dtypes and ranks, from fixed seeds."""
 
 import itertools
 import os
@@ -18,24 +16,29 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import jax
 import numpy as np
 import pytest
+from sampling import seed, taken
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-# Files whose parametrised tests run, by default, on every n-th of their cases; `make test-all` runs
-# all of them.
+# Files whose parametrised tests run, by default, on one of n of their cases: another one with each
+# seed (`sampling.py`). `make test-all` runs all of them.
 THINNED = {
-    "test_agreement": 6,
     "test_claims": 8,
     "test_gauge": 6,
-    "test_gram": 4,
+    "test_kernel": 4,
     "test_measure": 6,
     "test_natural_gradient": 6,
-    "test_pullback": 5,
+    "test_pullback_metric": 5,
     "test_saturation": 4,
+    "test_walk": 4,
 }
+
+
+def pytest_report_header():
+    return f"sample of the registries: SEED={seed()}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,10 +48,9 @@ def pytest_collection_modifyitems(items):
         every = THINNED.get(item.path.stem)
         if every is None or not hasattr(item, "callspec"):
             continue
-        place = seen[item.path, item.originalname] = (
-            seen.get((item.path, item.originalname), -1) + 1
-        )
-        if place % every:
+        test = item.path, item.originalname
+        place = seen[test] = seen.get(test, -1) + 1
+        if not taken(place, every, seed()):
             item.add_marker(pytest.mark.slow)
 
 

@@ -62,16 +62,15 @@ class _Calls:
 
     def _gemm(self, a: int, b: int, c: int):
         blas = getattr(sl.blas, self.prefix + "gemm")
-        x, y, out = (
-            self._operand(a, b),
-            self._operand(b, c),
-            np.empty((a, c), self.dtype, order="F"),
-        )
+        x = self._operand(a, b)
+        y = self._operand(b, c)
+        out = np.empty((a, c), self.dtype, order="F")
         return timed(lambda: blas(1.0, x, y, c=out, overwrite_c=1))[1]
 
     def _syrk(self, n: int, k: int):
         blas = getattr(sl.blas, self.prefix + "syrk")
-        x, out = self._operand(n, k), np.empty((n, n), self.dtype, order="F")
+        x = self._operand(n, k)
+        out = np.empty((n, n), self.dtype, order="F")
         return timed(lambda: blas(1.0, x, c=out, lower=1, overwrite_c=1))[1]
 
     def _positive(self, n: int) -> np.ndarray:
@@ -80,11 +79,10 @@ class _Calls:
         return a
 
     def _cholesky(self, n: int):
-        potrf, trsv = (
-            getattr(sl.lapack, self.prefix + "potrf"),
-            getattr(sl.blas, self.prefix + "trsv"),
-        )
-        a, y = self._positive(n), np.ones(n, self.dtype)
+        potrf = getattr(sl.lapack, self.prefix + "potrf")
+        trsv = getattr(sl.blas, self.prefix + "trsv")
+        a = self._positive(n)
+        y = np.ones(n, self.dtype)
 
         def run():
             factor, info = potrf(a, lower=1, clean=0, overwrite_a=1)
@@ -96,7 +94,11 @@ class _Calls:
 
 def _dual(calls: _Calls, workload: Workload, layer: Layer):
     """The kernel of one layer, lower half: the cheaper of its two ways."""
-    n, m, t, a, b = workload.samples, workload.rows, layer.positions, layer.inputs, layer.outputs
+    n = workload.samples
+    m = workload.rows
+    t = layer.positions
+    a = layer.inputs
+    b = layer.outputs
     pairs = t * t * (n * n * a + m * m * b)
     rows = 2 * t * m * a * b + m * m * (a + 1) * b
     if pairs <= rows:
@@ -116,7 +118,8 @@ def _dual(calls: _Calls, workload: Workload, layer: Layer):
 def _primal(calls: _Calls, workload: Workload):
     found = layers(workload)
     for i, one in enumerate(found):
-        a, b = one.inputs + 1, one.outputs
+        a = one.inputs + 1
+        b = one.outputs
         calls.gemm(a * (a + 1) // 2, workload.samples, b * b)
         for other in found[:i]:
             calls.gemm(a * (other.inputs + 1), workload.samples, b * other.outputs)
@@ -126,7 +129,9 @@ def _calls(workload: Workload) -> _Calls:
     calls = _Calls(workload.dtype)
     size = flat(make(workload)[0]).size
     for i, layer in enumerate(layers(workload)):
-        n, a, b = workload.samples * layer.positions, layer.inputs, layer.outputs
+        n = workload.samples * layer.positions
+        a = layer.inputs
+        b = layer.outputs
         calls.gemm(n, a, b)
         calls.gemm(a, n, b)
         if i:

@@ -18,7 +18,8 @@ PACKAGES = ("netket", "jax", "jaxlib")
 def _joint(workload: Workload, params, batch):
     """Samples (inputs with the class as last column), weights and right-hand side."""
     x, y = batch
-    n, classes = workload.samples, workload.classes
+    n = workload.samples
+    classes = workload.classes
     z = MODELS[workload.kind](params, x)
     if not workload.softmax:
         return x, jnp.full(n, 1 / n, x.dtype), (z - y).ravel() / n**0.5

@@ -115,7 +115,8 @@ def _products(pb, workload: Workload, params, batch, dual: bool) -> Approach:
 def _matrix_product(pb, workload: Workload, approach: str) -> Approach:
     what, _, depth = approach.partition("-")
     weights, (_, target) = make(workload)
-    weights, target = [jnp.asarray(w) for w in weights[: int(depth)]], jnp.asarray(target)
+    weights = [jnp.asarray(w) for w in weights[: int(depth)]]
+    target = jnp.asarray(target)
 
     def value(weights):
         total = weights[0]
@@ -151,7 +152,8 @@ def build(name: str, approach: str) -> Approach:
         return _gradients(workload, params, batch)
     if approach.endswith("-products"):
         return _products(pb, workload, params, batch, dual=approach.startswith("kernel"))
-    composite, solver = problem(pb, workload), _solvers(pb, workload, size)[approach]()
+    composite = problem(pb, workload)
+    solver = _solvers(pb, workload, size)[approach]()
 
     def run(params, batch):
         return pb.natural_gradient(

@@ -154,10 +154,8 @@ def _structured_dual(workload: Workload, model, x, y):
     with torch.no_grad():
         taps = _Taps(workload, model, x, y)
         n, q = taps.r.shape
-        kernel, layer = (
-            torch.zeros(n * q, n * q, dtype=x.dtype),
-            torch.empty(n * q, n * q, dtype=x.dtype),
-        )
+        kernel = torch.zeros(n * q, n * q, dtype=x.dtype)
+        layer = torch.empty(n * q, n * q, dtype=x.dtype)
         for a, d in zip(taps.inputs, taps.cotangents, strict=True):
             rows = d.reshape(n * q, -1)
             torch.mm(rows, rows.T, out=layer)
@@ -191,7 +189,8 @@ def _structured_primal(workload: Workload, model, x, y, block: int = 1000):
                     target += found.permute(2, 0, 3, 1).reshape(target.shape)
         for i in range(len(widths)):
             for j in range(i):
-                rows, columns = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+                rows = slice(starts[i], starts[i + 1])
+                columns = slice(starts[j], starts[j + 1])
                 gram[columns, rows] = gram[rows, columns].T
         pulled = taps.pull(taps.r.T)
         g = torch.cat(
@@ -230,7 +229,8 @@ def _func(workload: Workload, model, x, y, block: int = 500):
         if workload.rows < size:
             a = rows(x, root)
             return _unflatten(model, a.T @ _cholesky_solve(a @ a.T, workload.damping, r))
-        gram, g = torch.zeros(size, size, dtype=x.dtype), torch.zeros(size, dtype=x.dtype)
+        gram = torch.zeros(size, size, dtype=x.dtype)
+        g = torch.zeros(size, dtype=x.dtype)
         for start in range(0, len(x), block):
             part = slice(start, start + block)
             a = rows(x[part], root[part])
@@ -297,7 +297,8 @@ def _backpack(workload: Workload, model, x, y):
     from backpack import backpack, extend
     from backpack.extensions import SqrtGGNExact
 
-    model, loss = extend(model), extend(torch.nn.CrossEntropyLoss())
+    model = extend(model)
+    loss = extend(torch.nn.CrossEntropyLoss())
     model.zero_grad()
     with backpack(SqrtGGNExact()):
         loss(model(x), y).backward()
@@ -326,7 +327,8 @@ def build(name: str, approach: str) -> Approach:
     workload = WORKLOADS[name]
     params, batch = make(workload)
     torch.set_default_dtype(getattr(torch, workload.dtype))
-    model, (x, y) = network(workload, params), inputs(workload, batch)
+    model = network(workload, params)
+    (x, y) = inputs(workload, batch)
     dual = workload.rows < flat(params).size
     route = {
         "structured": _structured_dual if dual else _structured_primal,

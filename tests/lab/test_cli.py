@@ -24,8 +24,9 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 # A shell without job control starts what it puts into the background with SIGINT ignored, and
 # children inherit that.
 START = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "import sys, pullback_lab.cli as cli; cli.REGISTRY = 'made_claims'; sys.argv = ['pullback', 'reproduce', *sys.argv[1:]]; cli.main()"
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import sys, "
+    "pullback_lab.cli as cli; cli.REGISTRY = 'made_claims'; sys.argv = ['pullback', 'reproduce', "
+    "*sys.argv[1:]]; cli.main()"
 )
 
 
@@ -280,7 +281,10 @@ def test_claims_are_listed():
 
 
 def test_help_is_instant_and_imports_nothing_heavy():
-    code = "import sys, pullback_lab.cli as cli; sys.argv = ['pullback', '--help']\ntry: cli.main()\nexcept SystemExit: pass\n"
+    code = (
+        "import sys, pullback_lab.cli as cli; sys.argv = ['pullback', '--help']\ntry: "
+        "cli.main()\nexcept SystemExit: pass\n"
+    )
     code += "print(sorted({'jax', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)))"
     seconds = []
     for _ in range(3):

@@ -28,7 +28,8 @@ def draw(data):
 def measure(budget, key):
     rows = [
         at_most(
-            "a rather long description of what was measured, with symbols: |Jδ - Π(M⁻¹c)| ≤ ε & <more>",
+            "a rather long description of what was measured, with symbols: |Jδ - Π(M⁻¹c)| ≤ ε & "
+            "<more>",
             1e-12,
             1e-9,
         )
@@ -118,7 +119,8 @@ def test_the_page_in_a_browser(browser, text, tmp_path):
     browser.open(path.as_uri())
     assert (
         browser.ask(
-            "Promise.all([...document.images].map(image => image.decode())).then(() => document.images.length)"
+            "Promise.all([...document.images].map(image => image.decode())).then(() => "
+            "document.images.length)"
         )
         == 10
     )

@@ -16,11 +16,11 @@ from helpers import INVERSES, METRICS, MODELS, SOLVERS, distance, make_example, 
 
 import pullback as pb
 from pullback import testing
-from pullback._natural.evaluate import lift
-from pullback._natural.natural_gradient import _solve, compute
-from pullback._natural.outcome import prepare
-from pullback._rows.pullback import MEMORY, at_point
-from pullback.solver._base import whiten
+from pullback._natural.evaluate import evaluate as evaluate_problem
+from pullback._natural.factorised import factorise
+from pullback._natural.natural_gradient import compute
+from pullback._problem.validate import validate
+from pullback.solver._strategy import Strategy
 from pullback.testing import _reference
 
 TOLERANCE = 1e-9
@@ -33,27 +33,19 @@ COMPILER = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_pas
 
 def evaluate(example, inverse, solver):
     """The whole of `natural_gradient`, as a pure function."""
-    return compute(*prepare(*example, inverse, solver, None, MEMORY), MEMORY, check=True)
+    params, batch = validate(*example)
+    strategy = Strategy(inverse, solver)
+    return compute(example[0], params, batch, strategy, check_samples=True)
 
 
 def evaluate_many(example, pairs):
     """δ and the rank for many (solver, inverse) at one linearisation."""
-    problem, params, batch, *_ = prepare(*example, None, None, None, MEMORY)
-    metric = at_point(problem, params, batch, None, None, MEMORY)
-    c = problem.value_and_differential(metric.outputs, metric.batch)[1]
-    r, outside, _ = lift(metric, c)
-    g = None if outside is None else metric.linear.pull(outside)
+    evaluation = evaluate_problem(example[0], *validate(*example))
     found = []
     for solver, inverse in pairs:
-        factorised, operator = metric.factorise(inverse, solver), whiten(metric, inverse)
-        found.append(
-            (
-                metric.structure.unravel(
-                    operator.gauge.lower(_solve(factorised, operator, inverse, r, g))
-                ),
-                factorised.rank,
-            )
-        )
+        factorised = factorise(evaluation.rows, Strategy(inverse, solver))
+        vector = factorised.solve(evaluation.lifted, evaluation.outside)
+        found.append((evaluation.rows.structure.unravel(vector), factorised.rank))
     return found
 
 

@@ -9,8 +9,8 @@ from helpers import MODELS, SOLVERS, distance, flat, normal
 import pullback as pb
 from pullback import testing
 from pullback._natural.natural_gradient import compute
-from pullback._natural.outcome import prepare
-from pullback._rows.pullback import MEMORY
+from pullback._problem.validate import validate
+from pullback.solver._strategy import Strategy
 
 
 def square(z, y):
@@ -27,7 +27,8 @@ def mlp_example(dtype=float, **kwargs):
 
 
 def eager(example, inverse, solver):
-    return compute(*prepare(*example, inverse, solver, None, MEMORY), MEMORY, check=False)
+    params, batch = validate(*example)
+    return compute(example[0], params, batch, Strategy(inverse, solver))
 
 
 INVERSES = {"moore-penrose": pb.MoorePenrose(), "tikhonov": pb.Tikhonov(0.05)}

@@ -131,8 +131,8 @@ def test_factorise_once_solve_many():
     factors, a = metric.factorise(), np.asarray(batch[0])
     for seed in range(3):
         r, g = normal(6, seed=seed), normal(5, seed=seed)
-        close(factors.lifted(r), np.linalg.pinv(a, rcond=1e-10) @ r)
-        close(factors.covector(g), np.linalg.pinv(a.T @ a, rcond=1e-10) @ g)
+        close(factors.solve_lifted(r), np.linalg.pinv(a, rcond=1e-10) @ r)
+        close(factors.solve_covector(g), np.linalg.pinv(a.T @ a, rcond=1e-10) @ g)
     close(metric.spectrum()[:3], np.geomspace(1.0, 0.1, 3) ** 2)
     assert int(factors.rank) == 3
 

@@ -43,7 +43,7 @@ SAYS = {
     "optax_loop.py": ["Optax: loss", "rank"],
     "plain_pytree.py": ["Plain pytree: loss", "rank"],
     "digits.py": ["natural gradient", "Adam", "L-BFGS", "population Fisher"],
-    "diabetes.py": ["natural gradient", "Optimistix", "share of the gradient in the range"],
+    "diabetes.py": ["natural gradient", "Optimistix", "fraction of the gradient in the range"],
     "plan.py": ["== W2", "runs: Dual", "measured:"],
     "figure_eight.py": ["(0.8, 0.4) and (0.8, -0.4)"],
     "invariance.py": ["Theorem 2 holds", "natural, Moore-Penrose", "L-BFGS", ": proper"],

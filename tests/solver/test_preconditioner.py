@@ -9,9 +9,7 @@ from helpers import distance
 from zoo import small, sum_of_outputs
 
 import pullback as pb
-from pullback.solver._base import whiten
-from pullback.solver._preconditioner import row_inverse
-from pullback.solver._structured import find
+from pullback._gram.structured import find
 
 
 @pytest.fixture(autouse=True)
@@ -73,11 +71,11 @@ def test_blocks_of_samples_undo_the_scales_of_the_samples():
 
 def blocked(metric, inverse):
     """The blocks (K_nn + λ)⁻¹ that the preconditioner holds, and K."""
-    operator = whiten(metric, inverse)
-    inverse = row_inverse(operator, pb.solver.SampleBlocks(), jnp.asarray(1e-3))
+    operator = metric.whitened.in_gauge(inverse.gauge)
+    action = pb.solver.SampleBlocks().build(operator, jnp.asarray(1e-3))
     eye = jnp.eye(metric.rows)
     kernel = jax.vmap(lambda y: operator.mv(operator.rmv(y)))(eye)
-    return np.asarray(jax.vmap(inverse.apply)(eye)), np.asarray(kernel)
+    return np.asarray(jax.vmap(action)(eye)), np.asarray(kernel)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +109,9 @@ def test_blocks_of_samples_are_those_of_the_kernel(way):
             12,
         )
     metric = pb.pullback(problem, params, batch)
-    assert (find(whiten(metric, inverse)) is None) == (way not in ("structured", "absent"))
+    assert (find(metric.whitened.in_gauge(inverse.gauge)) is None) == (
+        way not in ("structured", "absent")
+    )
     found, kernel = blocked(metric, inverse)
     expected = np.zeros_like(kernel)
     for start in range(0, metric.rows, size):

@@ -29,4 +29,4 @@ def test_what_is_outside_the_range_does_not_come_in_through_the_eigenvectors(sol
         ng.stats.rank == 20 and distance(ng.vector, -(v / s) @ (u.T @ y) / shape[0] ** 0.5) < 1e-10
     )
     factors = pb.pullback(problem, start, batch).factorise(pb.MoorePenrose(), solver)
-    assert distance(factors.covector(jnp.asarray(g)), (v / s**2) @ (v.T @ g)) < 1e-9
+    assert distance(factors.solve_covector(jnp.asarray(g)), (v / s**2) @ (v.T @ g)) < 1e-9

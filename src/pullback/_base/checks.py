@@ -10,7 +10,9 @@ import math
 from typing import Any
 
 import jax.core
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float
 
 
 def is_concrete(value: Any) -> bool:
@@ -78,3 +80,50 @@ def instance(owner: str, name: str, value: Any, kind: type, wanted: str, example
     """Raise a `ValueError` unless the value is an instance of a class."""
     if not isinstance(value, kind):
         raise error(owner, name, value, wanted, example)
+
+
+def floating(owner: str, name: str, value: Any, ndim: int) -> Float[Array, "..."]:
+    """The value as a floating array; raises unless it is real, finite, not empty, with `ndim` axes.
+
+    Integers and booleans are converted.
+    """
+    array = jnp.asarray(value)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise error(owner, name, array, f"real, not complex ({array.dtype})")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        array = array.astype(float)
+    if array.ndim != ndim:
+        wanted = f"an array with {ndim} {'axis' if ndim == 1 else 'axes'}"
+        raise error(owner, name, array, f"{wanted}, not of shape {array.shape}")
+    if array.size == 0:
+        raise error(owner, name, array, f"not empty (its shape is {array.shape})")
+    if is_concrete(array) and not bool(np.all(np.isfinite(array))):
+        where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
+        raise error(owner, name, array, f"finite, but {name}{where} is not")
+    return array
+
+
+def vector(owner: str, name: str, value: Any, size: int, meaning: str) -> Float[Array, " size"]:
+    """The value as a floating vector; raises unless it is real, finite and of the given length."""
+    array = floating(owner, name, value, 1)
+    if array.shape != (size,):
+        raise error(owner, name, array, f"of shape ({size},), {meaning}, not {array.shape}")
+    return array
+
+
+def mask(owner: str, name: str, value: Any, shape: tuple[int, ...]) -> Bool[Array, "..."]:
+    """The value as an array; raises unless it holds booleans and has the given shape."""
+    array = jnp.asarray(value)
+    if array.shape != shape or array.dtype != bool:
+        wanted = f"an array of booleans of shape {shape}"
+        raise error(owner, name, array, f"{wanted}, not {array.dtype} of shape {array.shape}")
+    return array
+
+
+def labelled(owner: str, x: Any, y: Any) -> tuple[Float[Array, "N D"], Float[Array, " N"]]:
+    """Inputs of shape (N, D) and their N labels as floating arrays; raises unless labels are ±1."""
+    x = floating(owner, "x", x, 2)
+    y = vector(owner, "y", y, x.shape[0], "one label per row of x").astype(x.dtype)
+    if is_concrete(y) and not bool(np.all(np.abs(np.asarray(y)) == 1)):
+        raise error(owner, "y", y, "labels -1 and +1; for labels 0 and 1 pass 2 * y - 1")
+    return x, y

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array
 
+from .show import is_single, number
+
 
 class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.Enumeration, which may be extended)
     """The outcome of a solve. Extends `lineax.RESULTS`, so that inner messages survive."""
@@ -122,6 +124,14 @@ HARMLESS = (
     RESULTS.left_constraint,
 )
 """The results that `throw=True` does not raise: the answer is right and complete."""
+
+
+def describe(result: RESULTS) -> str:
+    """Return the message of a result, in one word if there is nothing to say."""
+    code = result._value  # pyright: ignore[reportAttributeAccessIssue]
+    if not is_single(code):
+        return f"results {number(code)}"
+    return RESULTS[result] or "successful"
 
 
 def failed(result: RESULTS) -> Array:

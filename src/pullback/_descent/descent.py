@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._base.checks import function
-from .._base.results import RESULTS, among
+from .._base.results import RESULTS, among, describe
+from .._base.show import number, table
 from .._base.tree import all_finite, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
 from .._compat.xla import jit
@@ -107,6 +108,15 @@ class Record(eqx.Module):
         """Whether there was no direction to follow."""
         return ~among(self.result, USABLE)
 
+    def __repr__(self) -> str:
+        loss = f"loss {number(self.loss, '.6g')} -> {number(self.loss_after, '.6g')}"
+        return f"Record(step {number(self.step, 'd')}, {loss}, {describe(self.result)})"
+
+    def _repr_html_(self) -> str:
+        names = [name for name in self.__dataclass_fields__ if name not in ("solver", "result")]
+        rows = [(name, number(getattr(self, name), "")) for name in names]
+        return table([*rows, ("result", describe(self.result))])
+
     @property
     def solver_name(self) -> str:
         """The name of the solver that ran (of a single record)."""
@@ -116,8 +126,8 @@ class Record(eqx.Module):
 class NaturalGradientDescent(eqx.Module):
     """Descent along natural gradients.
 
-        opt = pullback.NaturalGradientDescent(problem, step=pullback.step.LevenbergMarquardt())
-        params, state, record = opt.step(params, opt.init(params), (x, y))
+    opt = pullback.NaturalGradientDescent(problem, step=pullback.step.LevenbergMarquardt())
+    params, state, record = opt.step(params, opt.init(params), (x, y))
     """
 
     problem: Composite

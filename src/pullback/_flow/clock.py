@@ -1,10 +1,10 @@
 r"""Clocks: which variable the integrator steps in.
 
-`Time` is \(t\). `LogTime` is \(s = \log(1 + t - t_0)\), an honest change of time: \(d\theta/ds =
--e^{s} v(\theta)\) follows the same curve and \(t\) is known exactly at every step. It suits flows
-that slow down as \(1/t\). On separable problems \(L \sim 1/t\), so that \(e^{s} L\) is of order one
-and \(-e^{s + \log L}\,\nabla \log L\) (see `EuclideanFlow`) is the flow of \(\log L\) up to a
-bounded factor: \(t = 10^{100}\) is \(s = 230\).
+`Time` is \(t\). `LogTime` is \(s = \log(1 + t - t_0)\), a change of time: \(d\theta/ds = -e^{s}
+v(\theta)\) follows the same curve, and \(t\) is known exactly at every step. It suits flows that
+slow down as \(1/t\). On separable problems \(L \sim 1/t\), so that \(e^{s} L\) is of order one and
+\(-e^{s + \log L}\,\nabla \log L\) (see `EuclideanFlow`) is the flow of \(\log L\) up to a bounded
+factor: \(t = 10^{100}\) is \(s = 230\).
 """
 
 import abc
@@ -17,38 +17,38 @@ from .._base.types import Scalar
 
 
 class AbstractClock(eqx.Module):
-    """A change of time, increasing, from t - t0 ≥ 0."""
+    """An increasing change of time s(t - t0), with s(0) = 0."""
 
     @abc.abstractmethod
     def read(self, elapsed: Array) -> Array:
-        """The clock at a time.
+        """Return s, the reading of the clock at a time.
 
         **Arguments:**
 
-        - `elapsed`: t - t0.
+        - `elapsed`: t - t0 ≥ 0.
         """
 
     @abc.abstractmethod
     def elapsed(self, reading: Array) -> Array:
-        """The time at a reading of the clock.
+        """Return t - t0 at a reading of the clock.
 
         **Arguments:**
 
-        - `reading`: what the clock shows.
+        - `reading`: s.
         """
 
     @abc.abstractmethod
     def log_rate(self, reading: Scalar) -> Scalar:
-        """log dt/ds.
+        """Return log dt/ds at a reading of the clock.
 
         **Arguments:**
 
-        - `reading`: what the clock shows.
+        - `reading`: s.
         """
 
 
 class Time(AbstractClock):
-    """t itself."""
+    """The time itself, s = t - t0."""
 
     def read(self, elapsed):
         return elapsed
@@ -61,7 +61,7 @@ class Time(AbstractClock):
 
 
 class LogTime(AbstractClock):
-    """s = log(1 + t - t0): for flows that slow down, up to t = 1e100 and beyond."""
+    """s = log(1 + t - t0), for flows that slow down: up to t = 1e100 and beyond."""
 
     def read(self, elapsed):
         return jnp.log1p(elapsed)

@@ -1,7 +1,8 @@
 r"""log L from the logarithms of the losses of the samples, where the loss itself underflows.
 
-\(\log L = \mathrm{logsumexp}_i(\log w_i + \log\ell_i)\). A likelihood that has \(\log\ell_i\) in
-closed form declares it: `has_log_loss`.
+\[ \log L = \mathrm{logsumexp}_i(\log w_i + \log\ell_i) . \]
+
+A likelihood that has \(\log\ell_i\) in closed form declares it: `has_log_loss`.
 """
 
 from collections.abc import Callable
@@ -12,32 +13,30 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
 from .._base.types import Outputs, Scalar
-from .._problem.composite import Batch, Composite, sample_count
+from .._problem.batch import sample_count
+from .._problem.composite import Composite, Objective
 from ..metric import AbstractLikelihood
-from ..metric._log_loss import log_softplus as log_softplus
 
 
 def closed_form(problem: Composite) -> Callable[[Outputs, Any], Scalar] | None:
-    """The logarithm of the loss of one sample, if the metric has it in closed form."""
+    """Return the logarithm of the loss of one sample, if the metric has it in closed form."""
     if problem.loss is not None or not problem.metric.has_log_loss:
         return None
     return cast(AbstractLikelihood, problem.metric).log_loss
 
 
 def total_log_loss(
-    problem: Composite, per_sample: Callable[[Outputs, Any], Array], outputs: Outputs, batch: Batch
+    objective: Objective, per_sample: Callable[..., Array], outputs: Outputs
 ) -> Scalar:
-    """log L from the logarithms of the losses of the samples."""
-    values = jnp.asarray(
-        per_sample(outputs) if batch.targets is None else per_sample(outputs, batch.targets)
-    )
+    """Return log L at the outputs, from a function that returns the logarithms of the losses."""
+    targets = objective.batch.targets
+    values = per_sample(outputs) if targets is None else per_sample(outputs, targets)
+    values = jnp.asarray(values)
     if values.ndim == 0:
         return values
-    count = None if batch.inputs is None else sample_count(outputs)
+    count = sample_count(objective.batch)
     if values.shape != (count,):
-        raise ValueError(
-            f"log_loss must return log L or one logarithm per sample, of shape ({count},); "
-            f"got the shape {values.shape}."
-        )
-    weights = problem.measure.weights(values.shape[0], values.dtype)
+        samples = "" if count is None else f" or one logarithm per sample, shape ({count},)"
+        raise ValueError(f"log_loss must return log L{samples}, got shape {values.shape}.")
+    weights = objective.problem.measure.weights(count, values.dtype)
     return logsumexp(jnp.where(weights > 0, values, 0.0), b=weights)

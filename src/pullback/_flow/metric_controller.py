@@ -1,12 +1,11 @@
 r"""Error control in the metric norm: a step is accepted if \(\lVert e \rVert_G = \lVert A e \rVert
-\le\) `tolerance`, \(e\) the error estimate of the step.
+\le\) `tolerance`, with \(e\) the error estimate of the step.
 
-\(\lVert e \rVert_G\) does not depend on the parametrisation (and directions that do not move the
-model do not count), while the usual `rtol · |θ|`, coordinate by coordinate, does.
+\(\lVert e \rVert_G\) does not depend on the parametrisation, and directions that do not move the
+model do not count. The usual `rtol · |θ|`, coordinate by coordinate, depends on it.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
@@ -14,34 +13,33 @@ import jax.numpy as jnp
 import optimistix as optx
 
 from .._base.checks import positive
-from .._rows.pullback import at_point
-from ..inverse._base import MoorePenrose
-from ..solver import SVD
+from .._base.types import Scalar
+from .._rows.rows import rows_at
 
 
 class MetricControl(eqx.Module):
-    """Control the error of each step in the metric norm.
+    """Control the error of each step in the metric norm: `flow(control=MetricControl(1e-6))`.
 
     **Arguments:**
 
     - `tolerance`: the bound on ‖e‖_G per step; for a Fisher metric ‖e‖²/2 is in nats.
     """
 
-    tolerance: float
+    tolerance: float | Scalar
 
     def __check_init__(self):
-        positive("MetricControl", "tolerance", self.tolerance)
+        positive("MetricControl", "tolerance", self.tolerance, example="MetricControl(1e-6)")
 
 
 class MetricController(dfx.AbstractAdaptiveStepSizeController):
     """`diffrax.PIDController` on A e instead of e."""
 
     inner: dfx.PIDController
-    rtol: Any
-    atol: Any
+    rtol: Scalar
+    atol: Scalar
     norm: Callable = eqx.field(static=True)
 
-    def __init__(self, tolerance: Any, dtmin: Any):
+    def __init__(self, tolerance: Scalar, dtmin: Scalar):
         self.inner = dfx.PIDController(
             rtol=0.0,
             atol=tolerance,
@@ -51,7 +49,9 @@ class MetricController(dfx.AbstractAdaptiveStepSizeController):
             pcoeff=0.3,
             icoeff=0.4,
         )
-        self.rtol, self.atol, self.norm = tolerance, tolerance, optx.two_norm
+        self.rtol = tolerance
+        self.atol = tolerance
+        self.norm = optx.two_norm
 
     def wrap(self, direction):
         return self
@@ -62,9 +62,10 @@ class MetricController(dfx.AbstractAdaptiveStepSizeController):
     def adapt_step_size(
         self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
     ):
-        metric = at_point(args.problem, args.params(y0), args.batch, MoorePenrose(), SVD())
         assert y_error is not None
-        error = metric.mv(y_error.astype(metric.dtype))
+        rows = rows_at(args.objective, args.params(y0))
+        error = rows.mv(y_error.astype(rows.dtype))
+        # With states of zero the tolerance of the inner controller is `atol` alone.
         zero = jnp.zeros_like(error)
         return self.inner.adapt_step_size(
             t0, t1, zero, zero, args, error, error_order, controller_state

@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
-from .._problem.composite import Composite, Objective
 from .._problem.batch import Batch
+from .._problem.composite import Composite, Objective
 from .._problem.validate import check_batch
 from .._rows.linearise import Linearisation, linearise
 from .._rows.rows import Rows, rows_at

@@ -4,7 +4,8 @@ from typing import Any
 
 import equinox as eqx
 
-from .._base.results import RESULTS, failed
+from .._base.results import RESULTS, describe, failed
+from .._base.show import number, table
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
 from .._problem.batch import Batch
@@ -36,18 +37,19 @@ class NaturalGradient(eqx.Module):
     stats: Stats
 
     def __repr__(self) -> str:
-        if is_traced(self.value):
-            return f"NaturalGradient({self.stats.solver}, traced)"
-        message = RESULTS[self.result] or "successful"
-        return f"NaturalGradient(value={float(self.value):.6g}, {self.stats!r}, {message})"
+        return f"NaturalGradient(loss {number(self.value, '.6g')}, {self.stats!r}, {self._message})"
 
     def __str__(self) -> str:
-        message = RESULTS[self.result] or "successful"
-        return f"{'loss':<16}{float(self.value):.6g}\n{self.stats}\n{'result':<16}{message}"
+        loss = number(self.value, ".6g")
+        return f"{'loss':<16}{loss}\n{self.stats}\n{'result':<16}{self._message}"
 
     def _repr_html_(self) -> str:
-        message = RESULTS[self.result] or "successful"
-        return f"<p>loss {float(self.value):.6g}: {message}</p>{self.stats._repr_html_()}"
+        lines = self.stats._lines()
+        return table([("loss", number(self.value, ".6g")), *lines, ("result", self._message)])
+
+    @property
+    def _message(self) -> str:
+        return describe(self.result)
 
 
 def compute(

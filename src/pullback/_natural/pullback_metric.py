@@ -37,24 +37,29 @@ from .factorised import Factorised, factorise
 class PullbackMetric(eqx.Module):
     """The metric G = JᵀMJ of a problem at a point. Made by `pullback.pullback`."""
 
-    rows: Rows
-    """A, as an operator on flat vectors; for solvers and preconditioners."""
+    whitened: Rows
+    """A, the whitened Jacobian, as an operator on flat vectors; for solvers and preconditioners."""
     strategy: Strategy
     """The default inverse and solver of `sharp`, `project`, `rank` and `factorise`."""
 
     def __repr__(self) -> str:
-        m, size = self.rows.shape
+        m, size = self.whitened.shape
         return f"PullbackMetric(G is {size} x {size}, A is {m} x {size}, {self.strategy!r})"
 
     @property
     def outputs(self) -> Outputs:
         """z, the outputs at this point."""
-        return self.rows.outputs
+        return self.whitened.outputs
 
     @property
     def size(self) -> int:
         """P, the number of parameters."""
-        return self.rows.shape[1]
+        return self.whitened.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """m, the number of rows of A."""
+        return self.whitened.shape[0]
 
     def pushforward(self, v: Vector) -> OutputVector:
         """Return J v.
@@ -63,8 +68,8 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        return self.rows.linear.pushforward(
-            self.rows.structure.ravel(vector_tree(v, "pushforward"))
+        return self.whitened.linear.pushforward(
+            self.whitened.structure.ravel(vector_tree(v, "pushforward"))
         )
 
     def pull(self, c: OutputCovector) -> Covector:
@@ -74,7 +79,7 @@ class PullbackMetric(eqx.Module):
 
         - `c`: an output covector.
         """
-        return self._tree(self.rows.linear.pull(c))
+        return self._tree(self.whitened.linear.pull(c))
 
     def flat(self, v: Vector) -> Covector:
         """Return G v, the covector ⟨v, ·⟩.
@@ -83,7 +88,9 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        covector = self._tree(self.rows.rmv(self.rows.mv(self._flat(vector_tree(v, "flat")))))
+        covector = self._tree(
+            self.whitened.rmv(self.whitened.mv(self._flat(vector_tree(v, "flat"))))
+        )
         return CotangentVector(covector) if isinstance(v, TangentVector) else covector
 
     def sharp(
@@ -117,7 +124,7 @@ class PullbackMetric(eqx.Module):
 
         - `u`, `v`: vectors on the parameters.
         """
-        first, second = (self.rows.mv(self._flat(vector_tree(x, "inner"))) for x in (u, v))
+        first, second = (self.whitened.mv(self._flat(vector_tree(x, "inner"))) for x in (u, v))
         return jnp.vdot(first, second)
 
     def norm(self, v: Vector) -> Scalar:
@@ -127,7 +134,7 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        return jnp.linalg.norm(self.rows.mv(self._flat(vector_tree(v, "norm"))))
+        return jnp.linalg.norm(self.whitened.mv(self._flat(vector_tree(v, "norm"))))
 
     def project(
         self,
@@ -148,11 +155,11 @@ class PullbackMetric(eqx.Module):
         - `throw`: whether to raise if the recomputed residual of the solution is above √eps.
         """
         factorised = self.factorise(inverse, solver)
-        r = self.rows.unit_output(ambient)
+        r = self.whitened.unit_output(ambient)
         found = factorised.solve_lifted(r)
         if throw:
             found = _certified(factorised, found, r, None)
-        return self.rows.linear.pushforward(found.astype(self.rows.structure.dtype))
+        return self.whitened.linear.pushforward(found.astype(self.whitened.structure.dtype))
 
     def factorise(
         self, inverse: AbstractInverse | None = None, solver: AbstractSolver | None = None
@@ -168,7 +175,7 @@ class PullbackMetric(eqx.Module):
         if inverse is not None or solver is not None:
             inverse = mine.inverse if inverse is None else inverse
             mine = Strategy(inverse, mine.solver if solver is None else solver, mine.memory)
-        return factorise(self.rows, mine)
+        return factorise(self.whitened, mine)
 
     def rank(
         self, inverse: AbstractInverse | None = None, solver: AbstractSolver | None = None
@@ -184,11 +191,11 @@ class PullbackMetric(eqx.Module):
 
     def jacobian(self) -> Float[Array, "m P"]:
         """Return A = SᵀJ, the whitened Jacobian, dense."""
-        return self.rows.scale[:, None] * self.rows.unit_rows()
+        return self.whitened.scale[:, None] * self.whitened.unit_rows()
 
     def matrix(self) -> Float[Array, "P P"]:
         """Return G, dense, summed over blocks of samples."""
-        return self.rows.gram()
+        return self.whitened.gram()
 
     def kernel(self) -> Float[Array, "m m"]:
         """Return K = AAᵀ, dense."""
@@ -200,10 +207,10 @@ class PullbackMetric(eqx.Module):
         return jnp.linalg.svd(self.jacobian(), compute_uv=False) ** 2
 
     def _flat(self, tree: Any) -> Flat:
-        return self.rows.structure.ravel(tree).astype(self.rows.dtype)
+        return self.whitened.structure.ravel(tree).astype(self.whitened.dtype)
 
     def _tree(self, flat: Flat) -> Any:
-        return self.rows.structure.unravel(flat)
+        return self.whitened.structure.unravel(flat)
 
 
 def pullback(

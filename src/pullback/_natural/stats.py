@@ -1,11 +1,10 @@
 """Statistics of a natural gradient: pure functions of the solution and its factors."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._base.show import is_single, number, table
 from .._base.types import Count, Flat, Scalar
 from .evaluate import Evaluation, fraction
 from .factorised import Factorised
@@ -50,32 +49,36 @@ class Stats(eqx.Module):
         positive = self.smallest > 0
         return jnp.where(positive, self.largest / jnp.where(positive, self.smallest, 1.0), jnp.nan)
 
+    def __repr__(self) -> str:
+        m, size = self.shape
+        rank, residual = number(self.rank, "d"), number(self.residual, ".1e")
+        return f"Stats({self.solver}, A is {m} x {size}, rank {rank}, residual {residual})"
+
     def __str__(self) -> str:
         return "\n".join(f"{name:<16}{value}" for name, value in self._lines())
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in self._lines())
-        return f"<table>{rows}</table>"
+        return table(self._lines())
 
-    def _lines(self) -> list[tuple[str, Any]]:
+    def _lines(self) -> list[tuple[str, str]]:
         m, p = self.shape
-        graded = " (rank and cut-off of the ungraded rows)" if bool(self.graded) else ""
-        fallback = ", Cholesky fell back on eigenvectors" if bool(self.fallback) else ""
-        rank = int(self.rank)
+        single = is_single(self.rank)
+        graded = " (rank and cut-off of the ungraded rows)" if single and self.graded else ""
+        fallback = ", Cholesky fell back on eigenvectors" if single and self.fallback else ""
+        unknown = single and int(self.rank) < 0
+        edges = f"{number(self.largest, '.3e')} ... {number(self.smallest, '.3e')}"
+        limits = f"cut-off {number(self.cutoff, '.1e')}, condition {number(self.condition, '.1e')}"
+        shares = (
+            f"outputs {number(self.output_share, '.6f')}, "
+            f"tangent {number(self.tangent_share, '.6f')}, "
+            f"covector {number(self.covector_share, '.6f')}"
+        )
         return [
             ("solver", f"{self.solver}, A is {m} x {p}{graded}"),
-            ("rank", rank if rank >= 0 else "not computed by this solver"),
-            (
-                "singular values",
-                f"{self.largest:.3e} ... {self.smallest:.3e}, cut-off {self.cutoff:.1e}, "
-                f"condition {self.condition:.1e}",
-            ),
-            (
-                "in range",
-                f"outputs {self.output_share:.6f}, tangent {self.tangent_share:.6f}, "
-                f"covector {self.covector_share:.6f}",
-            ),
-            ("residual", f"{self.residual:.1e}{fallback}"),
+            ("rank", "not computed by this solver" if unknown else number(self.rank, "d")),
+            ("singular values", f"{edges}, {limits}"),
+            ("in range", shares),
+            ("residual", f"{number(self.residual, '.1e')}{fallback}"),
         ]
 
 

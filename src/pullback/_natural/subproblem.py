@@ -35,6 +35,7 @@ from .factorised import Factorised, factorise
 from .outcome import outcome
 from .stats import Stats, statistics
 
+
 class Curve(eqx.Module):
     """t ↦ t d + t² a/2, a displacement of the parameters."""
 

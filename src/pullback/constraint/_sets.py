@@ -1,79 +1,25 @@
-r"""Parameter spaces that are not all of \(R^d\): a set \(C\), how deep inside it a point is, and
-three ways back.
-
-| way back | the new point | under a reparametrisation \(\theta = f(\xi)\) |
-|---|---|---|
-| back-projection, `constraint(params)` | the nearest point of \(C\) in the Euclidean distance of these parameters | another point: "nearest" is not a notion of the model; the same for isometries \(f\) only |
-| `Clipping` | each coordinate clipped to its interval | the same for increasing changes of single coordinates (units), if the bounds are changed with them; another for any \(f\) that mixes coordinates |
-| `Penalty` | no point moves back; its differential, a covector, joins the gradient | the same, to the order of the step, if the penalty is a function of the model; if it is one of the parameters, it stays the same *function* \(p \circ f\), but what of its differential is outside the range of \(G\) is dropped |
-
-A step that violates nothing is not touched, so that inside \(C\) all invariance is that of the
-step. `constraint(params)` has the signature of a `constraint=` of an optimiser: parameters in,
-parameters out.
+"""The sets: boxes, probability vectors, covariance matrices, and any of these on a part of the
+parameters.
 """
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._base.checks import function, instance, is_concrete, positive, shown
 from .._base.tree import split
-from .._base.types import Covector, Params, Scalar
-
-
-class AbstractConstraint(eqx.Module):
-    """A closed set C of parameters. To add one: a class with `slack` and `__call__`."""
-
-    @abc.abstractmethod
-    def slack(self, params: Params) -> Scalar:
-        """How far inside: positive in the interior of C, zero on its boundary, negative outside;
-        continuous.
-
-        **Arguments:**
-
-        - `params`: a point.
-        """
-
-    @abc.abstractmethod
-    def __call__(self, params: Params) -> Params:
-        """Back-projection: the nearest point of C.
-
-        **Arguments:**
-
-        - `params`: a point.
-        """
-
-    def violation(self, params: Params) -> Scalar:
-        """How far outside, at least zero.
-
-        **Arguments:**
-
-        - `params`: a point.
-        """
-        return jnp.maximum(-self.slack(params), 0.0)
-
-    def refuse(self, params: Params) -> None:
-        """Raise a `ValueError` for a start outside C (or not finite); does nothing under `jit`.
-
-        **Arguments:**
-
-        - `params`: a concrete point.
-        """
-        slack = self.slack(params)
-        if not isinstance(slack, jax.core.Tracer) and not float(slack) >= 0:
-            raise ValueError(
-                f"params violates the constraint {type(self).__name__} by {-float(slack):.3g}. Project it first: params = constraint(params)."
-            )
+from .._base.types import Params, Scalar
+from ._base import AbstractConstraint
 
 
 class Clipping(AbstractConstraint):
-    """Every coordinate in [lower, upper]: weight clipping, which for a box is also the
-    back-projection.
+    """Every coordinate in [lower, upper]: weight clipping, for a box also the projection.
+
+        pullback.constraint.Clipping(0.0, 1.0)
     """
 
     lower: Any
@@ -84,43 +30,62 @@ class Clipping(AbstractConstraint):
 
         **Arguments:**
 
-        - `lower`, `upper`: numbers, or pytrees like the parameters.
+        - `lower`: a number, or a pytree like the parameters.
+        - `upper`: a number, or a pytree like the parameters; nowhere below `lower`.
         """
-        if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((lower, upper))):
-            pairs = zip(jax.tree.leaves(lower), jax.tree.leaves(upper), strict=False)
-            if not all(bool(jnp.all(jnp.asarray(a) <= jnp.asarray(b))) for a, b in pairs):
-                raise ValueError(
-                    f"Clipping(lower={lower!r}, upper={upper!r}): lower must not exceed upper."
-                )
-        self.lower, self.upper = lower, upper
-
-    def _bounds(self, moving):
-        def spread(bound):
-            one = len(jax.tree.leaves(bound)) == 1 and jnp.ndim(jax.tree.leaves(bound)[0]) == 0
-            return jax.tree.map(lambda x: jnp.asarray(bound, x.dtype), moving) if one else bound
-
-        return spread(self.lower), spread(self.upper)
+        if not _ordered(lower, upper):
+            raise ValueError(
+                f"Clipping(lower={shown(lower)}, upper={shown(upper)}): lower must not exceed "
+                "upper, e.g. Clipping(lower=0.0, upper=1.0)."
+            )
+        self.lower = lower
+        self.upper = upper
 
     def slack(self, params):
         moving = split(params)[0]
         distance = lambda x, a, b: jnp.min(jnp.minimum(x - a, b - x))
-        return jnp.min(
-            jnp.stack(jax.tree.leaves(jax.tree.map(distance, moving, *self._bounds(moving))))
-        )
+        found = jax.tree.map(distance, moving, *self._bounds(moving))
+        return jnp.min(jnp.stack(jax.tree.leaves(found)))
 
     def __call__(self, params):
         moving, carried = split(params)
-        return eqx.combine(
-            jax.tree.map(lambda x, a, b: jnp.clip(x, a, b), moving, *self._bounds(moving)), carried
-        )
+        return eqx.combine(jax.tree.map(jnp.clip, moving, *self._bounds(moving)), carried)
+
+    def _bounds(self, moving: Params) -> tuple[Params, Params]:
+        """Return both bounds as trees like the differentiable leaves."""
+
+        def spread(bound):
+            if _is_number(bound):
+                return jax.tree.map(lambda x: jnp.asarray(bound, x.dtype), moving)
+            return jax.tree.map(lambda x, b: jnp.asarray(b, x.dtype), moving, bound)
+
+        return spread(self.lower), spread(self.upper)
+
+
+def _is_number(bound: Any) -> bool:
+    return jax.tree.structure(bound) == jax.tree.structure(0.0) and jnp.ndim(bound) == 0
+
+
+def _ordered(lower: Any, upper: Any) -> bool:
+    """Return whether no lower bound exceeds its upper one, as far as their values are known."""
+    low, high = jax.tree.leaves(lower), jax.tree.leaves(upper)
+    if _is_number(lower):
+        low = low * len(high)
+    elif _is_number(upper):
+        high = high * len(low)
+    pairs = list(zip(low, high, strict=True)) if len(low) == len(high) else []
+    known = [(a, b) for a, b in pairs if is_concrete(a) and is_concrete(b)]
+    return bool(pairs) and all(bool(jnp.all(jnp.asarray(a) <= jnp.asarray(b))) for a, b in known)
 
 
 class Simplex(AbstractConstraint):
     """Probability vectors: the last axis of every array is not negative and sums to one.
 
-    The slack is the smallest entry, once the sum is one up to rounding (else minus the distance of
-    the sum from one). The step should stay in the plane of sum one by itself: a natural gradient in
-    probabilities does.
+    The slack is the smallest entry if the sum is one up to rounding, otherwise minus the distance
+    of the sum from one. A natural gradient in probabilities stays in the plane of sum one by
+    itself.
+
+        pullback.constraint.Simplex()
     """
 
     def slack(self, params):
@@ -129,7 +94,7 @@ class Simplex(AbstractConstraint):
             tolerance = jnp.sqrt(jnp.finfo(p.dtype).eps)
             return jnp.where(off <= tolerance, jnp.min(p), jnp.minimum(jnp.min(p), -off))
 
-        return jnp.min(jnp.stack([one(p) for p in jax.tree.leaves(split(params)[0])]))
+        return _least(one, params)
 
     def __call__(self, params):
         moving, carried = split(params)
@@ -137,7 +102,10 @@ class Simplex(AbstractConstraint):
 
 
 def _nearest_on_simplex(p: Array) -> Array:
-    """max(p - τ, 0) with the τ that makes the sum one: sort, find how many entries stay positive."""
+    """Return max(p - τ, 0) with the τ that makes the sum one.
+
+    τ follows from the number of entries that stay positive, found by sorting.
+    """
     ordered = jnp.flip(jnp.sort(p, axis=-1), axis=-1)
     count = jnp.arange(1, p.shape[-1] + 1, dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (-1,))
     level = (jnp.cumsum(ordered, axis=-1) - 1) / count
@@ -149,15 +117,21 @@ def _nearest_on_simplex(p: Array) -> Array:
 
 
 class PositiveDefinite(AbstractConstraint):
-    """Symmetric matrices (last two axes of every array) with eigenvalues of at least `floor`:
-    covariance matrices.
+    """Symmetric matrices with eigenvalues of at least `floor`: covariance matrices.
+
+    The matrices are the last two axes of every array.
+
+        pullback.constraint.PositiveDefinite(0.01)
 
     **Arguments:**
 
-    - `floor`: the least eigenvalue; zero admits singular ones.
+    - `floor`: the least eigenvalue; zero admits singular matrices.
     """
 
-    floor: float = 0.0
+    floor: float | Scalar = 0.0
+
+    def __check_init__(self):
+        positive("PositiveDefinite", "floor", self.floor, zero=True)
 
     def slack(self, params):
         def one(matrix):
@@ -165,21 +139,17 @@ class PositiveDefinite(AbstractConstraint):
             size = jnp.max(jnp.abs(matrix))
             asymmetry = jnp.max(jnp.abs(matrix - transposed))
             least = jnp.min(jnp.linalg.eigvalsh((matrix + transposed) / 2)) - self.floor
-            return jnp.where(
-                asymmetry <= jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size,
-                least,
-                jnp.minimum(least, -asymmetry),
-            )
+            tolerance = jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size
+            return jnp.where(asymmetry <= tolerance, least, jnp.minimum(least, -asymmetry))
 
-        return jnp.min(jnp.stack([one(x) for x in jax.tree.leaves(split(params)[0])]))
+        return _least(one, params)
 
     def __call__(self, params):
         def one(matrix):
             transposed = jnp.swapaxes(matrix, -1, -2)
             values, vectors = jnp.linalg.eigh((matrix + transposed) / 2)
-            nearest = (vectors * jnp.maximum(values, self.floor)[..., None, :]) @ jnp.swapaxes(
-                vectors, -1, -2
-            )
+            lifted = vectors * jnp.maximum(values, self.floor)[..., None, :]
+            nearest = lifted @ jnp.swapaxes(vectors, -1, -2)
             # A point of the set stays what it is, to the last bit.
             there = (values[..., 0] >= self.floor) & jnp.all(matrix == transposed, axis=(-2, -1))
             return jnp.where(there[..., None, None], matrix, nearest)
@@ -191,14 +161,22 @@ class PositiveDefinite(AbstractConstraint):
 class At(AbstractConstraint):
     """A constraint on a part of the parameters.
 
+        pullback.constraint.At(lambda params: params["covariance"], PositiveDefinite())
+
     **Arguments:**
 
-    - `where`: picks the part, as in `equinox.tree_at`: `lambda params: params["covariance"]`.
-    - `constraint`: the constraint on it.
+    - `where`: selects the part, as in `equinox.tree_at`.
+    - `constraint`: the constraint on that part.
     """
 
     where: Callable[[Params], Any]
     constraint: AbstractConstraint
+
+    def __check_init__(self):
+        example = 'At(lambda params: params["p"], Simplex())'
+        function("At", "where", self.where, example)
+        wanted = "a set of pullback.constraint"
+        instance("At", "constraint", self.constraint, AbstractConstraint, wanted, example)
 
     def slack(self, params):
         return self.constraint.slack(self.where(params))
@@ -207,38 +185,6 @@ class At(AbstractConstraint):
         return eqx.tree_at(self.where, params, self.constraint(self.where(params)))
 
 
-class Penalty(eqx.Module):
-    """strength · violation²/2: zero inside, and outside a covector that points back. Points may
-    stay outside, the farther the weaker it is.
-
-    **Arguments:**
-
-    - `constraint`: the set.
-    - `strength`: a positive number.
-    """
-
-    constraint: AbstractConstraint
-    strength: float
-
-    def __check_init__(self):
-        if not isinstance(self.strength, jax.core.Tracer) and not float(self.strength) > 0:
-            raise ValueError(f"Penalty(strength={self.strength}): the strength must be positive.")
-
-    def value(self, params: Params) -> Scalar:
-        """The penalty at a point.
-
-        **Arguments:**
-
-        - `params`: a point.
-        """
-        return self.strength * self.constraint.violation(params) ** 2 / 2
-
-    def covector(self, params: Params) -> Covector:
-        """Its differential.
-
-        **Arguments:**
-
-        - `params`: a point.
-        """
-        moving, carried = split(params)
-        return jax.grad(lambda moving: self.value(eqx.combine(moving, carried)))(moving)
+def _least(function: Callable[[Array], Scalar], params: Params) -> Scalar:
+    """Return the least value of a function over the differentiable leaves."""
+    return jnp.min(jnp.stack([function(x) for x in jax.tree.leaves(split(params)[0])]))

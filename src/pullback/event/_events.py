@@ -1,57 +1,69 @@
-"""Events that stop a flow: a number that changes sign, located on the dense output, or a condition
-that becomes true, noticed at the end of a step.
+"""Events that stop a flow: conditions on the time and the parameters.
+
+A condition is a real number, whose fall through zero is located on the dense output, or a boolean,
+which stops the flow at the end of the step in which it becomes true.
 """
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
-from .._base.checks import positive
+from .._base.checks import function, positive
 from .._base.tree import structure
 from .._base.types import Params, Scalar
-from .._problem.composite import Batch, Composite
+from .._problem.batch import Batch
+from .._problem.composite import Composite
 
 
 class AbstractEvent(eqx.Module):
-    """A reason to stop."""
+    """A reason to stop. To write one, give `condition` and `description`:
+
+        class Small(pullback.event.AbstractEvent):
+            level: float
+
+            def condition(self, t, params, problem, batch):
+                return jnp.max(jnp.abs(params)) - self.level
+
+            @property
+            def description(self):
+                return f"all parameters fell below {self.level:g}"
+    """
 
     @abc.abstractmethod
     def condition(self, t: Scalar, params: Params, problem: Composite, batch: Batch) -> Array:
-        """A real number whose fall through zero is the event, or a boolean.
+        """Return a real number whose fall through zero is the event, or a boolean.
 
         **Arguments:**
 
         - `t`: the time.
-        - `params`: the parameters.
-        - `problem`, `batch`: the problem.
+        - `params`: the parameters at that time.
+        - `problem`, `batch`: the problem; `problem.at(batch).value(params)` is the loss.
         """
 
     @property
     @abc.abstractmethod
     def description(self) -> str:
-        """What happened, for the message."""
+        """What happened, for the message of the trajectory."""
 
 
 class LossBelow(AbstractEvent):
-    """The loss falls to a level.
+    """The loss falls to a level: `flow(..., events=[LossBelow(1e-6)])`.
 
     **Arguments:**
 
     - `level`: the level, positive.
     """
 
-    level: float
+    level: float | Scalar
 
     def __check_init__(self):
         positive("LossBelow", "level", self.level)
 
     def condition(self, t, params, problem, batch):
-        return _log_ratio(problem.value(problem.outputs(params, batch.inputs), batch), self.level)
+        return _log_ratio(problem.at(batch).value(params), self.level)
 
     @property
     def description(self):
@@ -66,19 +78,14 @@ class GradientBelow(AbstractEvent):
     - `level`: the level, positive.
     """
 
-    level: float
+    level: float | Scalar
 
     def __check_init__(self):
         positive("GradientBelow", "level", self.level)
 
     def condition(self, t, params, problem, batch):
-        def value(moving):
-            return problem.value(problem.outputs(eqx.combine(moving, carried), batch.inputs), batch)
-
-        moving, carried = eqx.partition(params, eqx.is_inexact_array)
-        return _log_ratio(
-            jnp.linalg.norm(structure(params).ravel(jax.grad(value)(moving))), self.level
-        )
+        _, gradient = problem.at(batch).differential(params)
+        return _log_ratio(jnp.linalg.norm(structure(params).ravel(gradient)), self.level)
 
     @property
     def description(self):
@@ -86,17 +93,20 @@ class GradientBelow(AbstractEvent):
 
 
 class When(AbstractEvent):
-    """A condition of your own.
+    """A condition of your own: `When(lambda t, params: params[0] - 1.0, "params[0] = 1")`.
 
     **Arguments:**
 
     - `function`: `function(t, params)`, a real number whose fall through zero stops the flow, or a
         boolean.
-    - `name`: what to call it in the message.
+    - `name`: the name of the condition in the message.
     """
 
-    function: Callable[[Scalar, Params], Any]
+    function: Callable[[Scalar, Params], ArrayLike]
     name: str = eqx.field(static=True, default="the condition")
+
+    def __check_init__(self):
+        function("When", "function", self.function, "When(lambda t, params: params[0] - 1.0)")
 
     def condition(self, t, params, problem, batch):
         return jnp.asarray(self.function(t, params))
@@ -106,30 +116,7 @@ class When(AbstractEvent):
         return f"{self.name} was met"
 
 
-class RankChange(eqx.Module):
-    """The rank that the inverse sees changes, or the smallest kept singular value collapses on its
-    way to zero.
-
-    A natural (or Newton) field is discontinuous, often unbounded, where the rank changes. A flow
-    that runs into such a point gets there in finite time with ever smaller steps; it is stopped
-    before.
-
-    **Arguments:**
-
-    - `collapse`: the factor by which the ratio of smallest to largest singular value falls below
-        that of the start.
-    """
-
-    collapse: float = 1e-6
-
-    def __check_init__(self):
-        if not 0 <= self.collapse < 1:
-            raise ValueError(
-                f"RankChange(collapse={self.collapse}): a factor in [0, 1), e.g. RankChange(1e-6)."
-            )
-
-
-def _log_ratio(value: Scalar, level: Any) -> Scalar:
-    """log(value/level): nearly linear in time, so that the root is found at once."""
+def _log_ratio(value: Scalar, level: float | Scalar) -> Scalar:
+    """Return log(value/level), which is nearly linear in time, so that its root is found at once."""
     tiny = jnp.finfo(value.dtype).tiny
     return jnp.log(jnp.maximum(value, tiny)) - jnp.log(jnp.asarray(level, value.dtype))

@@ -36,7 +36,9 @@ def check_declarations(inverse: AbstractInverse) -> None:
     if any(isinstance(x, jax.core.Tracer) for x in leaves):
         return
     with jax.ensure_compile_time_eval():
-        h, smaller = (np.asarray(_evaluate(inverse, k * jnp.asarray(PROBES, dtype))) for k in (1, 2))
+        h, smaller = (
+            np.asarray(_evaluate(inverse, k * jnp.asarray(PROBES, dtype))) for k in (1, 2)
+        )
         _check_values(inverse, name, h, smaller)
 
 

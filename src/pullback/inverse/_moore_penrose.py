@@ -12,8 +12,8 @@ from ._base import AbstractInverse, inverse_square, numerical_zero
 class MoorePenrose(AbstractInverse):
     """The Moore-Penrose inverse, of minimum norm in the gauge. Undamped."""
 
-    rtol: float | Scalar | None
-    gauge: Any
+    rtol: float | Scalar | None = None
+    gauge: Any = None
     homogeneous: ClassVar[bool] = True
     pseudo_inverse: ClassVar[bool] = True
     differentiable: ClassVar[bool] = True

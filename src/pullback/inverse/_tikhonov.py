@@ -18,7 +18,7 @@ class Tikhonov(AbstractInverse):
     """(G + λW)⁻¹, with W the gauge."""
 
     damping: float | Scalar
-    gauge: Any
+    gauge: Any = None
     truncates: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
 

@@ -12,7 +12,7 @@ class TruncatedRank(AbstractInverse):
     """The Moore-Penrose inverse of the best approximation of A of rank at most k."""
 
     k: int = eqx.field(static=True)
-    gauge: Any
+    gauge: Any = None
     homogeneous: ClassVar[bool] = True
     pseudo_inverse: ClassVar[bool] = True
 

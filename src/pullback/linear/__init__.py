@@ -1,8 +1,7 @@
-"""Closed forms for linear models: logistic regression, diagonal networks, matrix products, and what
-their flows tend to.
+"""Closed forms for linear models: logistic regression, diagonal networks, matrix products.
 
-Nothing here uses the generic path of the library: each formula is derived for its model, and either
-side checks the other.
+Nothing here uses the generic path of the library: each formula is derived for its own model, so
+that the closed forms and the generic path check each other.
 """
 
 from ._completion import effective_rank as effective_rank

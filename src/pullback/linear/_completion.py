@@ -1,31 +1,32 @@
-r"""References for matrix completion: the matrix of least nuclear norm through the observed entries,
-and the effective rank.
+r"""References for matrix completion: the completion of least nuclear norm, and the effective rank.
 
 \[ \min \lVert\beta\rVert_* \ \text{subject to}\ \beta_\Omega = \text{target}_\Omega
 \qquad\text{dual:}\qquad \max \langle Y, \text{target}\rangle\ \text{subject to}\ \lVert Y\rVert_2
 \le 1,\ Y = 0 \text{ off } \Omega. \]
 
-By Douglas and Rachford's splitting: reflections at singular value thresholding and at the
-observations. The gap between the two values certifies the result.
+The method is the splitting of Douglas and Rachford: reflections at singular value thresholding and
+at the observations. The gap between the two values certifies the result.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._base import checks
 from .._base.types import Scalar
-from . import _check
 
 
 def effective_rank(matrix: Float[Array, "m n"]) -> Scalar:
-    """exp of the entropy of the singular values divided by their sum (Roy and Vetterli); zero for
-    the zero matrix.
+    """The exponential of the entropy of the normalised singular values (Roy and Vetterli).
+
+    The effective rank of the zero matrix is zero.
 
     **Arguments:**
 
     - `matrix`: any matrix.
     """
-    s = jnp.linalg.svd(_check.floating("matrix", matrix, 2), compute_uv=False)
+    matrix = checks.floating("effective_rank", "matrix", matrix, 2)
+    s = jnp.linalg.svd(matrix, compute_uv=False)
     total = jnp.sum(s)
     p = s / jnp.where(total > 0, total, 1)
     entropy = -jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
@@ -38,22 +39,17 @@ def minimum_nuclear_norm(
     tolerance: float = 1e-4,
     max_steps: int = 5000,
 ) -> tuple[Float[Array, "m n"], Scalar]:
-    """The completion of least nuclear norm, and the gap between its norm and the dual's value,
-    relative.
+    """The completion of least nuclear norm, and its relative duality gap.
 
     **Arguments:**
 
-    - `target`: the matrix; entries that are not observed are not looked at.
+    - `target`: the matrix, finite; the result does not depend on entries that are not observed.
     - `mask`: where it is observed.
     - `tolerance`: on the gap.
     - `max_steps`: bound on the number of singular value decompositions.
     """
-    target = _check.floating("target", target, 2)
-    mask = jnp.asarray(mask)
-    if mask.shape != target.shape or mask.dtype != bool:
-        raise ValueError(
-            f"mask must hold booleans in the shape {target.shape} of target; got {mask.dtype}{mask.shape}."
-        )
+    target = checks.floating("minimum_nuclear_norm", "target", target, 2)
+    mask = checks.mask("minimum_nuclear_norm", "mask", mask, target.shape)
     return _douglas_rachford(
         jnp.where(mask, target, 0),
         mask,
@@ -63,9 +59,11 @@ def minimum_nuclear_norm(
 
 
 @jax.jit
-def _douglas_rachford(target, mask, tolerance, most):
-    # The step: of the order of the singular values, which thresholding at it halves; rescaled with
-    # the data.
+def _douglas_rachford(
+    target: Float[Array, "m n"], mask: Bool[Array, "m n"], tolerance: Scalar, most: Array
+) -> tuple[Float[Array, "m n"], Scalar]:
+    """The completion and its gap."""
+    # The threshold: of the order of the singular values, so that it scales with the data.
     step = jnp.linalg.norm(target, 2) / 4 + jnp.finfo(target.dtype).tiny
 
     def observed(z):

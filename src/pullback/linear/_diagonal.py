@@ -1,5 +1,4 @@
-r"""Diagonal linear networks: \(\beta = w_1 \odot \cdots \odot w_L\), the logistic loss of
-\(\beta\).
+r"""Diagonal linear networks: \(\beta = w_1 \odot \cdots \odot w_L\) under the logistic loss.
 
 With the cofactors \(c_l = \prod_{k \ne l} w_k\) the Jacobian of \(\beta\) is \(J =
 [\mathrm{diag}(c_1) \cdots \mathrm{diag}(c_L)]\), and
@@ -14,10 +13,10 @@ inputs are scaled by s*, spread over the layers,
 
 \[ d_l = \frac{c_l}{s} \odot e, \qquad e = \text{natural gradient on the inputs } x \odot s. \]
 
-It is the Moore-Penrose one in w whatever the rank. If the Fisher matrix of \(\beta\) is regular and
-no \(s_j\) vanishes, \(e = d_\beta/s\) and \(d_l = c_l\,d_\beta/\sum_k c_k^2\), in O(LD) given
-\(d_\beta\): depth does not matter. If it is singular (N < D), s decides what the data leave open,
-and depth matters again: at depth 2 as in `_hyperbolic.py`.
+It is the Moore-Penrose natural gradient in w whatever the rank. If the Fisher matrix of \(\beta\) is
+regular and no \(s_j\) vanishes, \(e = d_\beta/s\) and \(d_l = c_l\,d_\beta/\sum_k c_k^2\), in O(LD)
+given \(d_\beta\): depth does not matter. If the Fisher matrix is singular (N < D), s decides what the
+data leave open, and depth matters again: `_hyperbolic.py` has depth 2.
 """
 
 import equinox as eqx
@@ -26,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.types import Scalar
-from . import _check
 from ._hyperbolic import hyperbolic_projection, imbalance
 from ._logistic import Logistic
 from ._newton_flow import logits_in_closed_form
@@ -36,23 +35,31 @@ from ._weighted import least_squares
 
 
 class Diagonal(eqx.Module):
-    """A diagonal linear network under the logistic loss. `weights` has the shape `(depth, D)`
-    everywhere.
+    """A diagonal linear network under the logistic loss.
+
+    In all methods `weights` are the layers, of shape `(depth, D)`; `x` and `y` are inputs and
+    labels as in `Logistic`.
 
     **Arguments:**
 
     - `depth`: the number of layers.
     """
 
-    depth: int = eqx.field(
-        static=True, converter=lambda depth: _check.whole_depth("Diagonal", depth)
-    )
+    depth: int = eqx.field(static=True)
 
-    def _weights(self, weights):
-        weights = _check.floating("weights", weights, 2)
+    def __init__(self, depth: int):
+        self.depth = checks.integer(
+            "Diagonal", "depth", depth, least=1, example="Diagonal(depth=2)"
+        )
+
+    def _checked(self, method: str, weights: Float[Array, "L D"]) -> Float[Array, "L D"]:
+        """The layers as an array; raises unless there are `depth` of them."""
+        owner = f"Diagonal.{method}"
+        weights = checks.floating(owner, "weights", weights, 2)
         if weights.shape[0] != self.depth:
-            raise ValueError(
-                f"weights must have the shape (depth, D) = ({self.depth}, D), got {weights.shape}."
+            shape = f"(depth, D) = ({self.depth}, D)"
+            raise checks.error(
+                owner, "weights", weights, f"of shape {shape}, not {weights.shape}"
             )
         return weights
 
@@ -63,16 +70,17 @@ class Diagonal(eqx.Module):
 
         - `weights`: the layers.
         """
-        return jnp.prod(self._weights(weights), axis=0)
+        return jnp.prod(self._checked("product", weights), axis=0)
 
     def cofactors(self, weights: Float[Array, "L D"]) -> Float[Array, "L D"]:
-        """∂β/∂w_l, the product of the other layers; no division, so that zeros are allowed.
+        """∂β/∂w_l, the product of the other layers.
 
         **Arguments:**
 
-        - `weights`: the layers.
+        - `weights`: the layers, which may contain zeros.
         """
-        weights = self._weights(weights)
+        # β/w_l would be 0/0 where a layer is zero.
+        weights = self._checked("cofactors", weights)
         one = jnp.ones_like(weights[:1])
         before = jnp.cumprod(jnp.concatenate([one, weights[:-1]]), axis=0)
         after = jnp.cumprod(jnp.concatenate([one, weights[:0:-1]]), axis=0)[::-1]
@@ -101,8 +109,9 @@ class Diagonal(eqx.Module):
         return self.cofactors(weights) * Logistic().gradient(self.product(weights), x, y)[None, :]
 
     def lift(self, weights: Float[Array, "L D"], vector: Float[Array, " D"]) -> Float[Array, "L D"]:
-        """The smallest change of the layers that changes β by a vector: c_l v / Σ c_k², zero where
-        no change is possible.
+        """The smallest change of the layers that changes β by a vector: c_l v / Σ c_k².
+
+        Where no change of β is possible, the change of the layers is zero.
 
         **Arguments:**
 
@@ -110,9 +119,9 @@ class Diagonal(eqx.Module):
         - `vector`: a change of β.
         """
         c = self.cofactors(weights)
-        vector = _check.like("vector", vector, c.shape[1], "one entry a column of weights").astype(
-            c.dtype
-        )
+        columns = "one entry per column of weights"
+        vector = checks.vector("Diagonal.lift", "vector", vector, c.shape[1], columns)
+        vector = vector.astype(c.dtype)
         # Scaled by the largest cofactor: the squares of small ones would underflow.
         largest = jnp.max(jnp.abs(c), axis=0)
         unit = c / jnp.where(largest > 0, largest, 1)[None, :]
@@ -122,16 +131,16 @@ class Diagonal(eqx.Module):
     def natural_gradient(
         self, weights: Float[Array, "L D"], x: Float[Array, "N D"], y: Float[Array, " N"]
     ) -> Float[Array, "L D"]:
-        """The Moore-Penrose natural gradient in the layers, exact for any N, D, spread of the
-        logits and zeros in the layers.
+        """The Moore-Penrose natural gradient in the layers.
+
+        It is exact for all N and D, logits of any spread, and layers with zeros.
 
         **Arguments:**
 
         - `weights`, `x`, `y`: the layers, inputs and labels.
         """
-        c = self.cofactors(weights)
-        x, y = _check.samples(x, y)
-        c = c.astype(x.dtype)
+        x, y = checks.labelled("Diagonal.natural_gradient", x, y)
+        c = self.cofactors(weights).astype(x.dtype)
         s = jnp.linalg.norm(c, axis=0)
         e = scaled_natural_gradient(self.product(weights), x, y, s)
         return c / jnp.where(s > 0, s, 1)[None, :] * e[None, :]
@@ -144,9 +153,11 @@ class Diagonal(eqx.Module):
         t: float,
         tolerance: float = 1e-10,
     ) -> Float[Array, " D"]:
-        r"""β at time t of the natural gradient flow of a network of depth 2 with independent inputs
-        (N ≤ D): the Bregman projection of \(\beta_0\) in the hyperbolic entropy on \(\{X\beta =
-        s(t)\}\), without steps in time. For N ≥ D and depth 1 see `Logistic.flow`.
+        r"""β at time t of the natural gradient flow of a network of depth 2, without steps in time.
+
+        The rows of x must be independent (N ≤ D). The result is the Bregman projection of
+        \(\beta_0\) in the hyperbolic entropy on \(\{X\beta = s(t)\}\). For N ≥ D and depth 1 use
+        `Logistic.flow`.
 
         **Arguments:**
 
@@ -156,25 +167,24 @@ class Diagonal(eqx.Module):
         """
         if self.depth != 2:
             raise ValueError(
-                f"Diagonal(depth={self.depth}).flow: the closed form is that of depth 2; integrate natural_gradient for other depths."
+                f"Diagonal(depth={self.depth}).flow: the closed form is that of depth 2; integrate "
+                f"natural_gradient for other depths."
             )
-        weights = self._weights(weights)
-        x, y = _check.samples(x, y)
+        weights = self._checked("flow", weights)
+        x, y = checks.labelled("Diagonal.flow", x, y)
+        example = "Diagonal(2).flow(weights, x, y, t=1.0)"
+        checks.positive("Diagonal.flow", "t", t, zero=True, example=example)
         start = self.product(weights).astype(x.dtype)
-        target = y * jnp.asarray(
-            logits_in_closed_form(np.asarray(y * (x @ start)), _check.time(t)), x.dtype
-        )
-        return hyperbolic_projection(
-            x, target, start, imbalance(weights).astype(x.dtype), tolerance
-        )
+        margins = logits_in_closed_form(np.asarray(y * (x @ start)), float(t))
+        target = y * jnp.asarray(margins, x.dtype)
+        kappa = imbalance(weights).astype(x.dtype)
+        return hyperbolic_projection(x, target, start, kappa, tolerance)
 
 
 def scaled_natural_gradient(
     beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"], s: Float[Array, " D"]
 ) -> Float[Array, " D"]:
-    r"""The natural gradient of a linear model on the inputs \(x \odot s\), at the logits of \(x
-    \cdot \beta\).
-    """
+    r"""The natural gradient of a linear model on the inputs \(x \odot s\) at the logits \(x\beta\)."""
     u = y * (x @ beta.astype(x.dtype))
     return least_squares(
         y[:, None] * x * s[None, :], log_fisher(u), jax.nn.softplus(-u), -jnp.ones_like(u)

@@ -1,5 +1,4 @@
-r"""What natural gradient flow does to a diagonal network of depth 2 where the data leave something
-open.
+r"""Natural gradient flow of a diagonal network of depth 2 where the data leave β undetermined.
 
 Along \(d_l = \frac{c_l}{s}\odot e\) with \(c_1 = w_2\), \(c_2 = w_1\) the imbalance \(\kappa =
 w_1^2 - w_2^2\) is conserved, so \(s^2 = w_1^2 + w_2^2 = \sqrt{4\beta^2 + \kappa^2}\), and
@@ -10,9 +9,9 @@ w_1^2 - w_2^2\) is conserved, so \(s^2 = w_1^2 + w_2^2 = \sqrt{4\beta^2 + \kappa
 \tfrac12\,\mathrm{asinh}(2\beta/|\kappa|)\). So \(\nabla\psi(\beta_t) - \nabla\psi(\beta_0)\) stays
 in the range of \(X^\top\): \(\beta_t\) is the Bregman projection of \(\beta_0\) on \(\{X\beta =
 s_X(t)\}\), the minimiser of \(D_\psi(\beta, \beta_0)\) there. As \(|\kappa|/|\beta|\) tends to zero
-\(\psi\) tends to a multiple of the \(\ell_1\) norm: from small weights, and at late times, the flow
-tends to the *interpolant of the labels of least \(\ell_1\) norm*, not to that of least \(\ell_2\)
-norm.
+\(\psi\) tends to a multiple of the \(\ell_1\) norm. From small weights, and at late times, the flow
+therefore tends to the *interpolant of the labels of least \(\ell_1\) norm*, not to the interpolant
+of least \(\ell_2\) norm.
 
 The projection is computed in its dual, \(\min_\nu \sum_j \frac{|\kappa_j|}{4}\cosh(2\theta_j) -
 \nu\cdot\text{target}\), \(\theta = \nabla\psi(\beta_0) + X^\top\nu\), by Newton's method.
@@ -22,7 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from . import _check
+from .._base import checks
+from .._base.types import Scalar
 
 
 def imbalance(weights: Float[Array, "2 D"]) -> Float[Array, " D"]:
@@ -42,8 +42,7 @@ def hyperbolic_projection(
     kappa: Float[Array, " D"],
     tolerance: float = 1e-10,
 ) -> Float[Array, " D"]:
-    r"""The Bregman projection of β in the hyperbolic entropy on the interpolants \(\{X\beta =
-    \text{target}\}\).
+    r"""The Bregman projection of β in the hyperbolic entropy on \(\{X\beta = \text{target}\}\).
 
     **Arguments:**
 
@@ -53,29 +52,35 @@ def hyperbolic_projection(
     - `kappa`: the imbalance of each coordinate, positive.
     - `tolerance`: on the logits, relative to the largest.
     """
-    x = _check.floating("x", x, 2)
-    target = _check.like("target", target, x.shape[0], "one a row of x").astype(x.dtype)
-    beta = _check.like("beta", beta, x.shape[1], "one a column of x").astype(x.dtype)
-    kappa = _check.like("kappa", kappa, x.shape[1], "one a column of x").astype(x.dtype)
+    owner = "hyperbolic_projection"
+    x = checks.floating(owner, "x", x, 2)
+    rows, columns = x.shape
+    target = checks.vector(owner, "target", target, rows, "one per row of x").astype(x.dtype)
+    beta = checks.vector(owner, "beta", beta, columns, "one per column of x").astype(x.dtype)
+    kappa = checks.vector(owner, "kappa", kappa, columns, "one per column of x").astype(x.dtype)
     if not bool(jnp.all(kappa > 0)):
-        raise ValueError(
-            "kappa must be positive: with |w1| = |w2| in a coordinate, its sign is fixed and the entropy is another."
-        )
+        why = "with |w1| = |w2| in a coordinate its sign is fixed, and the entropy is another"
+        raise checks.error(owner, "kappa", kappa, f"positive: {why}")
     result, residual = _dual_newton(
         x, target, entropy_gradient(beta, kappa), kappa, jnp.asarray(tolerance, x.dtype)
     )
     if not float(residual) <= max(tolerance, 1e-7):
         raise RuntimeError(
-            f"the projection was not found: the logits are off by {float(residual):.3g}, relative. Are the rows of x independent?"
+            f"hyperbolic_projection found no projection: the logits are off by "
+            f"{float(residual):.3g}, relative. Are the rows of x independent?"
         )
     return result
 
 
 @jax.jit
-def _dual_newton(x, target, start, kappa, tolerance):
-    """Newton's method with the longest change of θ limited; the dual is a sum of exponentials, in
-    which a unit step is a factor e.
-    """
+def _dual_newton(
+    x: Float[Array, "N D"],
+    target: Float[Array, " N"],
+    start: Float[Array, " D"],
+    kappa: Float[Array, " D"],
+    tolerance: Scalar,
+) -> tuple[Float[Array, " D"], Scalar]:
+    """The projection and the relative error of its logits, by Newton's method on the dual."""
     scale = jnp.max(jnp.abs(target))
 
     def point(nu):
@@ -96,9 +101,11 @@ def _dual_newton(x, target, start, kappa, tolerance):
         change = jax.scipy.linalg.solve_triangular(
             r, jax.scipy.linalg.solve_triangular(r, residual, trans="T")
         )
+        # The dual is a sum of exponentials: a unit step in θ changes it by a factor e.
         longest = jnp.max(jnp.abs(x.T @ change))
         change = change * jnp.minimum(1.0, 2.0 / jnp.maximum(longest, 1e-300))
-        now, slope = dual(nu), residual @ change
+        now = dual(nu)
+        slope = residual @ change
 
         def shorter(size):
             return size / 2

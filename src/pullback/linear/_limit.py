@@ -1,5 +1,6 @@
-r"""Where natural gradient flow of logistic regression tends to on separable data: \(v = \lim_t
-\beta_t/t\).
+r"""The limit \(v = \lim_t \beta_t/t\) of natural gradient flow of logistic regression.
+
+The data are separable.
 
 *Independent rows* (N ≤ D): every margin grows as t, \(\tilde X v = 1\), and with the Moore-Penrose
 inverse \(v = \tilde X^{+}1 = X^{+}y\), the ordinary least-squares solution of least norm.
@@ -23,7 +24,7 @@ from ._newton_flow import independent_rows
 
 
 def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """The limit of the flow over t."""
+    """The limit of β_t/t, from the signed inputs and the start."""
     if independent_rows(x):
         return np.linalg.lstsq(x, np.ones(x.shape[0]), rcond=None)[0]
     q = expit(-(x @ beta))
@@ -33,10 +34,13 @@ def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
     )
     if solution.status == 2:
         raise ValueError(
-            "x, y: no homogeneous linear classifier separates these data, so there is no limit direction; call flow(..., t)."
+            "Logistic.limit_direction(x, y): no homogeneous linear classifier separates these data, "
+            "so there is no limit direction; call flow(..., t)."
         )
     if not solution.success:
-        raise RuntimeError(f"the linear program was not solved: {solution.message}")
+        raise RuntimeError(
+            f"Logistic.limit_direction: the linear program was not solved: {solution.message}"
+        )
     v = np.asarray(solution.x)
     if np.linalg.matrix_rank(x) < x.shape[1]:
         v = np.linalg.pinv(x) @ (x @ v)

@@ -1,16 +1,17 @@
-r"""Logistic regression on labels ±1. With \(\tilde x_i = y_i x_i\), \(u = \tilde X\beta\) and
-\(\varphi\) the sigmoid,
+r"""Logistic regression on labels ±1.
+
+With \(\tilde x_i = y_i x_i\), \(u = \tilde X\beta\) and \(\varphi\) the sigmoid,
 
 \[ L = \sum_i \log(1 + e^{-u_i}), \qquad \nabla L = -\tilde X^\top \varphi(-u), \qquad F = \tilde
 X^\top \mathrm{diag}[\varphi(u)\varphi(-u)]\,\tilde X. \]
 
-Loss and Fisher matrix are both *sums* over samples (with both as means the natural gradient is the
-same; with one of each, it is N times too large).
+Loss and Fisher matrix are both *sums* over samples. (With both as means the natural gradient is the
+same; with one sum and one mean it is wrong by a factor N.)
 
 *Natural gradient.* \(F d = \nabla L\) is the normal equation of \(\min_d \sum_i w_i (\tilde x_i
 \cdot d + (1 + e^{-u_i}))^2\), \(w = \varphi(u)\varphi(-u)\), because \(\varphi(-u)/w = 1/\varphi(u)
-= 1 + e^{-u}\). The factor \(e^{-u}\) that makes \(F\) and \(\nabla L\) vanish on data that are well
-separated is in the weights only, and `least_squares` takes weights of any spread.
+= 1 + e^{-u}\). The factor \(e^{-u}\) that makes \(F\) and \(\nabla L\) vanish on well separated data
+is in the weights only, and `least_squares` takes weights of any spread.
 
 *Newton flow.* \(F\) is also the Hessian, so along \(\dot\beta = -F^{+}\nabla L\) the gradient
 decays as \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\): see `_newton_flow.py`.
@@ -22,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.types import Scalar
-from . import _check
 from ._limit import limit_direction
 from ._newton_flow import newton_flow
 from ._population import (
@@ -36,11 +37,10 @@ from ._weighted import least_squares
 
 
 class Logistic(eqx.Module):
-    """Logistic regression: loss, Fisher matrices, exact natural gradient, natural gradient flow at
-    any time, and where it tends to.
+    """Logistic regression: loss, Fisher matrices, exact natural gradient, and its flow.
 
-    `x` are inputs of shape `(N, D)`, `y` labels ±1 of shape `(N,)`, `beta` coefficients of shape
-    `(D,)`, everywhere.
+    In all methods `x` are inputs of shape `(N, D)`, `y` labels ±1 of shape `(N,)`, and `beta`
+    coefficients of shape `(D,)`.
     """
 
     def margins(
@@ -52,11 +52,7 @@ class Logistic(eqx.Module):
 
         - `beta`, `x`, `y`: coefficients, inputs and labels.
         """
-        x, y = _check.samples(x, y)
-        return y * (
-            x
-            @ _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(x.dtype)
-        )
+        return _margins(*_checked("Logistic.margins", beta, x, y))
 
     def loss(
         self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
@@ -67,7 +63,7 @@ class Logistic(eqx.Module):
 
         - `beta`, `x`, `y`: coefficients, inputs and labels.
         """
-        return jnp.sum(jax.nn.softplus(-self.margins(beta, x, y)))
+        return jnp.sum(jax.nn.softplus(-_margins(*_checked("Logistic.loss", beta, x, y))))
 
     def gradient(
         self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
@@ -78,37 +74,37 @@ class Logistic(eqx.Module):
 
         - `beta`, `x`, `y`: coefficients, inputs and labels.
         """
-        u = self.margins(beta, x, y)
-        x, y = _check.samples(x, y)
-        return -(y * jax.nn.sigmoid(-u)) @ x
+        beta, x, y = _checked("Logistic.gradient", beta, x, y)
+        return -(y * jax.nn.sigmoid(-_margins(beta, x, y))) @ x
 
     def fisher(self, beta: Float[Array, " D"], x: Float[Array, "N D"]) -> Float[Array, "D D"]:
-        """The Fisher matrix summed over inputs: the sample Fisher matrix for those of the data, a
-        Monte-Carlo estimate of M times the population's for M others. For looking at: nothing here
+        """The Fisher matrix summed over inputs, dense.
+
+        For the inputs of the data it is the sample Fisher matrix. For M other inputs it is a
+        Monte-Carlo estimate of M times the population's Fisher matrix. Nothing in this class
         inverts it.
 
         **Arguments:**
 
         - `beta`, `x`: coefficients and inputs.
         """
-        x = _check.floating("x", x, 2)
-        u = x @ _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(
-            x.dtype
-        )
+        x = checks.floating("Logistic.fisher", "x", x, 2)
+        u = x @ _coefficients("Logistic.fisher", beta, x)
         return (x.T * jnp.exp(log_fisher(u))[None, :]) @ x
 
     def natural_gradient(
         self, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
     ) -> Float[Array, " D"]:
-        """F⁺∇L, exact for logits of any spread; it overflows only where it is itself larger than
-        the largest number (logits below -700).
+        """F⁺∇L, exact for logits of any spread.
+
+        It overflows only where its own entries exceed the largest number (logits below -700).
 
         **Arguments:**
 
         - `beta`, `x`, `y`: coefficients, inputs and labels.
         """
-        u = self.margins(beta, x, y)
-        x, y = _check.samples(x, y)
+        beta, x, y = _checked("Logistic.natural_gradient", beta, x, y)
+        u = _margins(beta, x, y)
         return least_squares(y[:, None] * x, log_fisher(u), jax.nn.softplus(-u), -jnp.ones_like(u))
 
     def flow(
@@ -119,8 +115,9 @@ class Logistic(eqx.Module):
         t: float,
         tolerance: float = 1e-12,
     ) -> Float[Array, " D"]:
-        r"""The natural gradient flow from `beta` at time t, not by steps in time but as the
-        solution of \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\).
+        r"""The natural gradient flow from `beta` at time t, without steps in time.
+
+        The result is the solution of \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\).
 
         **Arguments:**
 
@@ -129,45 +126,46 @@ class Logistic(eqx.Module):
         - `tolerance`: on the change of the logits in the last Newton step, relative to the largest
             of them (at least 1).
         """
-        x, y = _check.samples(x, y)
-        beta = _check.like("beta", beta, x.shape[1], "one coefficient a column of x").astype(
-            x.dtype
-        )
+        beta, x, y = _checked("Logistic.flow", beta, x, y)
+        example = "Logistic().flow(beta, x, y, t=1.0); for the limit call limit_direction"
+        checks.positive("Logistic.flow", "t", t, zero=True, example=example)
         signed = np.asarray(y[:, None] * x, float)
         return jnp.asarray(
-            newton_flow(np.asarray(beta, float), signed, _check.time(t), tolerance), x.dtype
+            newton_flow(np.asarray(beta, float), signed, float(t), tolerance), x.dtype
         )
 
     def limit_direction(
         self, x: Float[Array, "N D"], y: Float[Array, " N"], beta: Float[Array, " D"] | None = None
     ) -> Float[Array, " D"]:
-        r"""The limit of \(\beta_t/t\) on separable data: \(X^+y\) if the rows of x are independent,
-        else a linear program.
+        r"""The limit of \(\beta_t/t\) on separable data.
+
+        It is \(X^+y\) if the rows of x are independent, and otherwise the solution of a linear
+        program.
 
         **Arguments:**
 
         - `x`, `y`: the data.
-        - `beta`: the start; zero if left out. It matters to the linear program only.
+        - `beta`: the start; defaults to zero. Only the linear program depends on it.
         """
-        x, y = _check.samples(x, y)
-        start = (
-            jnp.zeros(x.shape[1], x.dtype)
-            if beta is None
-            else _check.like("beta", beta, x.shape[1], "one a column of x")
-        )
-        return jnp.asarray(
-            limit_direction(np.asarray(y[:, None] * x, float), np.asarray(start, float)), x.dtype
-        )
+        x, y = checks.labelled("Logistic.limit_direction", x, y)
+        start = jnp.zeros(x.shape[1], x.dtype)
+        if beta is not None:
+            columns = "one coefficient per column of x"
+            start = checks.vector("Logistic.limit_direction", "beta", beta, x.shape[1], columns)
+        signed = np.asarray(y[:, None] * x, float)
+        return jnp.asarray(limit_direction(signed, np.asarray(start, float)), x.dtype)
 
     def population_fisher(self, beta: Float[Array, " D"]) -> Float[Array, "D D"]:
-        r"""\(E[\varphi(s)\varphi(-s)\,xx^\top] = aI + (c - a)\,bb^\top\) for standard normal
-        inputs, \(b = \beta/|\beta|\); per sample.
+        r"""\(E[\varphi(s)\varphi(-s)\,xx^\top]\) for standard normal inputs, per sample.
+
+        The expectation is \(aI + (c - a)\,bb^\top\) with \(b = \beta/|\beta|\); for a and c see
+        `_population.py`.
 
         **Arguments:**
 
         - `beta`: coefficients.
         """
-        beta = _check.floating("beta", beta, 1)
+        beta = checks.floating("Logistic.population_fisher", "beta", beta, 1)
         norm = jnp.linalg.norm(beta)
         a, c = gaussian_moments(norm)
         b = beta / jnp.where(norm > 0, norm, 1)
@@ -180,22 +178,49 @@ class Logistic(eqx.Module):
         y: Float[Array, " N"],
         inputs: Float[Array, "M D"] | None = None,
     ) -> Float[Array, " D"]:
-        """The gradient of the data, with the Fisher matrix of the population of inputs, times N.
+        """The gradient of the data under the inverse of N times the population's Fisher matrix.
 
         **Arguments:**
 
         - `beta`, `x`, `y`: coefficients, inputs and labels.
-        - `inputs`: a sample of the population, of at least D independent rows; standard normal
-            inputs, in closed form, if left out.
+        - `inputs`: a sample of the population, of at least D independent rows; defaults to standard
+            normal inputs, in closed form.
         """
+        owner = "Logistic.population_natural_gradient"
+        beta, x, y = _checked(owner, beta, x, y)
         gradient = self.gradient(beta, x, y)
-        x, _ = _check.samples(x, y)
-        beta = jnp.asarray(beta).astype(x.dtype)
+        count, dimension = x.shape
         if inputs is None:
-            return gaussian_natural_gradient(beta, gradient) / x.shape[0]
-        inputs = _check.floating("inputs", inputs, 2).astype(x.dtype)
-        if inputs.shape[1] != x.shape[1] or inputs.shape[0] < x.shape[1]:
-            raise ValueError(
-                f"inputs must have the shape (M, {x.shape[1]}) with M >= {x.shape[1]}, got {inputs.shape}; draw more, or leave it out."
+            return gaussian_natural_gradient(beta, gradient) / count
+        inputs = checks.floating(owner, "inputs", inputs, 2).astype(x.dtype)
+        if inputs.shape[1] != dimension or inputs.shape[0] < dimension:
+            shape = f"(M, {dimension}) with M >= {dimension}"
+            cure = "draw more inputs, or leave them out for standard normal ones"
+            raise checks.error(
+                owner, "inputs", inputs, f"of shape {shape}, not {inputs.shape}; {cure}"
             )
-        return sampled_natural_gradient(inputs, log_fisher(inputs @ beta), gradient) / x.shape[0]
+        return sampled_natural_gradient(inputs, log_fisher(inputs @ beta), gradient) / count
+
+
+def _checked(
+    owner: str, beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
+) -> tuple[Float[Array, " D"], Float[Array, "N D"], Float[Array, " N"]]:
+    """Coefficients, inputs and labels as arrays of one dtype; raises if they do not fit."""
+    x, y = checks.labelled(owner, x, y)
+    return _coefficients(owner, beta, x), x, y
+
+
+def _coefficients(
+    owner: str, beta: Float[Array, " D"], x: Float[Array, "N D"]
+) -> Float[Array, " D"]:
+    """Coefficients in the dtype of the inputs; raises unless there is one per column."""
+    return checks.vector(owner, "beta", beta, x.shape[1], "one coefficient per column of x").astype(
+        x.dtype
+    )
+
+
+def _margins(
+    beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    """The margins of arguments that are checked."""
+    return y * (x @ beta)

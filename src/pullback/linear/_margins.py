@@ -1,5 +1,4 @@
-r"""The classifiers that Euclidean gradient flow is known to tend to, as convex (or concave)
-programs.
+r"""The classifiers that Euclidean gradient flow is known to tend to, by convex or concave programs.
 
 \[ \min \lVert\beta\rVert_p \quad\text{subject to}\quad \tilde x_i \cdot \beta \ge 1. \]
 
@@ -8,32 +7,36 @@ programs.
   E\hat z - f\) at \(\hat z = \arg\min_{z \ge 0}\lVert Ez - f\rVert\), \(\beta =
   -r_{1..D}/r_{D+1}\).
 - `l1_margin`: a linear program in the positive and negative parts.
-- `lp_margin`, p < 1: concave in each orthant, so a minimum is at a vertex but there are many local
-  ones. Iteratively reweighted \(\ell_1\) from the \(\ell_1\) solution and from random reweightings
-  of it: the best vertex found. No certificate that it is the global minimum.
+- `lp_margin`, p < 1: concave in each orthant, so minima are at vertices, and many are local.
+  Iteratively reweighted \(\ell_1\) starts from the \(\ell_1\) solution and from random reweightings of
+  it, and returns the best vertex found. Nothing certifies that it is the global minimum.
 - `l2_interpolant` \(X^+y\), `l1_interpolant`: the shortest solutions of \(X\beta = y\).
 """
-
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
-from scipy.optimize import linprog, nnls
+from scipy.optimize import OptimizeResult, linprog, nnls
 
-from . import _check
+from .._base import checks
+
+INSEPARABLE = "(x, y): no homogeneous linear classifier separates these data."
 
 
-def _signed(x: Any, y: Any) -> tuple[np.ndarray, Any]:
-    x, y = _check.samples(x, y)
+def _signed(
+    owner: str, x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]
+) -> tuple[np.ndarray, jnp.dtype]:
+    """The inputs times their labels on the host, and the dtype of the result."""
+    x, y = checks.labelled(owner, x, y)
     return np.asarray(y[:, None] * x, float), x.dtype
 
 
-def _solved(solution: Any) -> np.ndarray:
+def _solved(owner: str, solution: OptimizeResult) -> np.ndarray:
+    """The solution of a linear program; raises if there is none."""
     if solution.status == 2:
-        raise ValueError("x, y: no homogeneous linear classifier separates these data.")
+        raise ValueError(owner + INSEPARABLE)
     if not solution.success:
-        raise RuntimeError(f"the linear program was not solved: {solution.message}")
+        raise RuntimeError(f"{owner}: the linear program was not solved: {solution.message}")
     return np.asarray(solution.x)
 
 
@@ -44,16 +47,17 @@ def l2_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Ar
 
     - `x`, `y`: inputs and labels ±1.
     """
-    rows, dtype = _signed(x, y)
+    rows, dtype = _signed("l2_margin", x, y)
     e = np.vstack([rows.T, np.ones(rows.shape[0])])
     f = np.append(np.zeros(rows.shape[1]), 1.0)
     residual = e @ nnls(e, f, maxiter=30 * max(e.shape))[0] - f
     if abs(residual[-1]) < 1e-10:
-        raise ValueError("x, y: no homogeneous linear classifier separates these data.")
+        raise ValueError("l2_margin" + INSEPARABLE)
     return jnp.asarray(-residual[:-1] / residual[-1], dtype)
 
 
-def _weighted_l1(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _weighted_l1(owner: str, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The classifier of least weighted ℓ1 norm with margins of at least 1."""
     solution = linprog(
         np.concatenate([weights, weights]),
         A_ub=np.hstack([-rows, rows]),
@@ -61,7 +65,7 @@ def _weighted_l1(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
         bounds=(0, None),
         method="highs",
     )
-    return np.subtract(*np.split(_solved(solution), 2))
+    return np.subtract(*np.split(_solved(owner, solution), 2))
 
 
 def l1_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
@@ -71,42 +75,47 @@ def l1_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Ar
 
     - `x`, `y`: inputs and labels ±1.
     """
-    rows, dtype = _signed(x, y)
-    return jnp.asarray(_weighted_l1(rows, np.ones(rows.shape[1])), dtype)
+    rows, dtype = _signed("l1_margin", x, y)
+    return jnp.asarray(_weighted_l1("l1_margin", rows, np.ones(rows.shape[1])), dtype)
 
 
 def lp_margin(
     x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"], p: float, starts: int = 8, seed: int = 0
 ) -> Float[Array, " D"]:
-    """The classifier of least ℓp quasi-norm found, 0 < p ≤ 1; p = 2/L belongs to a diagonal network
-    of depth L ≥ 2.
+    """The best classifier found of least ℓp quasi-norm, 0 < p ≤ 1, with margins of at least 1.
+
+    A diagonal network of depth L ≥ 2 belongs to p = 2/L.
 
     **Arguments:**
 
     - `x`, `y`: inputs and labels ±1.
     - `p`: the exponent.
-    - `starts`: how many starts, the ℓ1 solution and random reweightings.
-    - `seed`: of the reweightings.
+    - `starts`: the number of starts: the ℓ1 solution, then random reweightings.
+    - `seed`: the seed of the reweightings.
     """
     if not 0 < p <= 1:
-        raise ValueError(f"lp_margin(p={p}): p must be in (0, 1]; for p = 2 call l2_margin.")
-    if starts < 1:
-        raise ValueError(f"lp_margin(starts={starts}): starts must be at least 1.")
-    rows, dtype = _signed(x, y)
-    rng, best, least = np.random.default_rng(seed), None, np.inf
+        example = "lp_margin(x, y, p=0.5); for p = 2 call l2_margin"
+        raise checks.error("lp_margin", "p", p, "in (0, 1]", example)
+    starts = checks.integer("lp_margin", "starts", starts, least=1)
+    rows, dtype = _signed("lp_margin", x, y)
+    rng = np.random.default_rng(seed)
+    best = None
+    least = np.inf
     for start in range(starts):
         weights = (
             np.ones(rows.shape[1]) if start == 0 else rng.exponential(size=rows.shape[1]) + 1e-3
         )
         value = np.inf
         while True:
-            beta = _weighted_l1(rows, weights)
+            beta = _weighted_l1("lp_margin", rows, weights)
             norm = float(np.sum(np.abs(beta) ** p))
             if norm >= value * (1 - 1e-9):
                 break
             value = norm
             if value < least:
-                best, least = beta, value
+                best = beta
+                least = value
+            # The derivative of |β|^p, bounded where β = 0 and scaled to be at most 1.
             floor = 1e-6 * np.max(np.abs(beta))
             weights = (np.abs(beta) + floor) ** (p - 1) * floor ** (1 - p)
     return jnp.asarray(best, dtype)
@@ -120,10 +129,11 @@ def l2_interpolant(
     **Arguments:**
 
     - `x`: inputs.
-    - `target`: what to fit.
+    - `target`: one number per row of `x`, to fit.
     """
-    x = _check.floating("x", x, 2)
-    target = _check.like("target", target, x.shape[0], "one a row of x").astype(x.dtype)
+    x = checks.floating("l2_interpolant", "x", x, 2)
+    target = checks.vector("l2_interpolant", "target", target, x.shape[0], "one per row of x")
+    target = target.astype(x.dtype)
     return jnp.linalg.lstsq(x, target)[0]
 
 
@@ -135,10 +145,10 @@ def l1_interpolant(
     **Arguments:**
 
     - `x`: inputs.
-    - `target`: what to fit.
+    - `target`: one number per row of `x`, to fit.
     """
-    x = _check.floating("x", x, 2)
-    target = _check.like("target", target, x.shape[0], "one a row of x")
+    x = checks.floating("l1_interpolant", "x", x, 2)
+    target = checks.vector("l1_interpolant", "target", target, x.shape[0], "one per row of x")
     rows = np.asarray(x, float)
     solution = linprog(
         np.ones(2 * rows.shape[1]),
@@ -148,5 +158,8 @@ def l1_interpolant(
         method="highs",
     )
     if solution.status == 2:
-        raise ValueError("x, target: nothing interpolates the target; the rows of x are dependent.")
-    return jnp.asarray(np.subtract(*np.split(_solved(solution), 2)), x.dtype)
+        raise ValueError(
+            "l1_interpolant(x, target): nothing interpolates the target; the rows of x are "
+            "dependent."
+        )
+    return jnp.asarray(np.subtract(*np.split(_solved("l1_interpolant", solution), 2)), x.dtype)

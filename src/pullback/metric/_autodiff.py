@@ -20,8 +20,9 @@ from ._base import AbstractLikelihood
 def on_vector(
     function: Callable[[Outputs], Scalar], z: Outputs, owner: str
 ) -> Callable[[Float[Array, " k"]], Scalar]:
-    """The function of the flat vector of the outputs; it raises unless it returns one real number."""
-    like, carried = structure(z), split(z)[1]
+    """The function of the flat vector of the outputs; raises unless it returns one real number."""
+    like = structure(z)
+    carried = split(z)[1]
 
     def flat(x):
         value = jnp.asarray(function(eqx.combine(like.unravel(x), carried)))

@@ -41,6 +41,7 @@ class CategoricalRoot(AbstractRoot):
     like: Structure = eqx.field(static=True)
 
     def _a(self) -> Float[Array, "batch C"]:
+        """The vector a of the module."""
         classes = jnp.arange(self.log_p.shape[-1])[None, :]
         top = jnp.exp(jnp.max(self.log_p, axis=-1, keepdims=True) / 2)
         return jnp.where(classes == self.likeliest[:, None], top, jnp.exp(self.log_p) / (1 + top))
@@ -136,7 +137,8 @@ class Categorical(AbstractLikelihood):
 
     def divergence(self, u, z):
         def one(u, z):
-            log_u, log_z = jax.nn.log_softmax(u), jax.nn.log_softmax(z)
+            log_u = jax.nn.log_softmax(u)
+            log_z = jax.nn.log_softmax(z)
             return jnp.sum(jnp.exp(log_u) * (log_u - log_z))
 
         return sum(jax.tree.leaves(jax.tree.map(one, split(u)[0], split(z)[0])))

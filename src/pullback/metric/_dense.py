@@ -56,11 +56,13 @@ class AbstractFactorMetric(AbstractMetric):
         return factor_root(self.factor(z), z)
 
     def apply(self, z, v):
-        like, factor = structure(z), self.factor(z)
+        like = structure(z)
+        factor = self.factor(z)
         return like.unravel(factor @ (factor.T @ like.ravel(v)))
 
     def sharp(self, z, c):
-        like, inverse = structure(z), jnp.linalg.pinv(self.factor(z))
+        like = structure(z)
+        inverse = jnp.linalg.pinv(self.factor(z))
         return like.unravel(inverse.T @ (inverse @ like.ravel(c)))
 
 

@@ -4,8 +4,8 @@ r"""The Fisher metric of an exponential family in its natural parameters: \(M = 
 \[ p(y \mid z) = h(y)\exp(\langle T(y), z\rangle - A(z)). \]
 
 Its divergence is the Bregman divergence with its arguments reversed: \(\mathrm{KL}(p_u \| p_z) =
-A(z) - A(u) - \langle\nabla A(u), z - u\rangle = D_A(z, u)\). The two orders have the same Hessian at
-\(u = z\), but they are different functions.
+A(z) - A(u) - \langle\nabla A(u), z - u\rangle = D_A(z, u)\). The two orders have the same Hessian
+at \(u = z\), but they are different functions.
 
 The matrix is dense. A family that saturates is better served by its own metric (`Bernoulli`,
 `Categorical`, `Poisson`).

@@ -69,7 +69,8 @@ class Gaussian(AbstractLikelihood):
     nonsingular: ClassVar[bool] = True
 
     def __check_init__(self):
-        shape, good = np.shape(self.covariance), True
+        shape = np.shape(self.covariance)
+        good = True
         if checks.is_concrete(self.covariance) and (len(shape) < 2 or shape == (shape[0],) * 2):
             value = np.asarray(self.covariance, float)
             good = bool(np.all(np.isfinite(value)))
@@ -95,6 +96,7 @@ class Gaussian(AbstractLikelihood):
 
     @property
     def _full(self) -> bool:
+        """Whether the covariance is a matrix."""
         return np.ndim(self.covariance) == 2
 
     def _read(self, z) -> tuple[Structure, Array]:

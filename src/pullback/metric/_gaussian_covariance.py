@@ -92,7 +92,8 @@ def _unpack(w: Array, d: int, diagonal: float, below: float) -> tuple[Array, Arr
     """The means and the symmetric matrices with the given entries, scaled."""
     triangle = d * (d + 1) // 2
     b = w.size // (d + triangle)
-    mean, rest = w[: b * d].reshape(b, d), w[b * d :].reshape(b, triangle)
+    mean = w[: b * d].reshape(b, d)
+    rest = w[b * d :].reshape(b, triangle)
     rows, columns = np.tril_indices(d, -1)
     lower = jnp.zeros((b, d, d), w.dtype).at[:, rows, columns].set(below * rest[:, d:])
     middle = (

@@ -49,7 +49,8 @@ class GaussianMeanScale(AbstractLikelihood):
 
     def divergence(self, u, z):
         # log σ_z/σ_u + (σ_u² + (μ_u - μ_z)²)/(2σ_z²) - 1/2
-        (_, mean, log_scale), (_, other, other_log_scale) = _read(u), _read(z)
+        _, mean, log_scale = _read(u)
+        _, other, other_log_scale = _read(z)
         gap = log_scale - other_log_scale
         return jnp.sum(
             jnp.expm1(2 * gap) / 2 - gap + ((mean - other) * jnp.exp(-other_log_scale)) ** 2 / 2

@@ -93,6 +93,7 @@ class LossHessian(AbstractMatrixMetric):
         return self.spectrum.repair(self._hessian(z))
 
     def _hessian(self, z):
+        """The Hessian of the loss as it is."""
         return hessian(loss_of(self.loss, self.targets, _OWNER), z, _OWNER)
 
     def divergence(self, u, z):

@@ -11,7 +11,7 @@ The mask acts on the tangent space, not on the family: dropping a logit is not r
 other classes. The divergence keeps the masked entries of `u` at those of `z`.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -50,7 +50,7 @@ class MaskedRoot(AbstractRoot):
         )
 
 
-def _project(like: Structure, keep: Array, tree: Any) -> Any:
+def _project(like: Structure, keep: Array, tree: PyTree) -> PyTree:
     """E applied to a tree."""
     return like.unravel(jnp.where(keep, like.ravel(tree), 0.0))
 

@@ -1,4 +1,4 @@
-"""Outputs and targets as a metric reads them: one array, leaves with names, targets like outputs."""
+"""How metrics read outputs and targets: one array, leaves with names, targets like outputs."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def one_array(z: Outputs, owner: str, what: str, instead: str) -> tuple[Array, S
 
 
 class Named(eqx.Module):
-    """Outputs whose floating leaves have names: keys of a dictionary, or fields of a named tuple."""
+    """Outputs whose floating leaves have names: keys of a dictionary or fields of a named tuple."""
 
     like: Structure = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)

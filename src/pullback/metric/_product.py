@@ -1,9 +1,9 @@
 r"""Metrics side by side on the parts of the outputs: \(M = \mathrm{diag}(M_1, \dots, M_n)\), hence
 \(S = \mathrm{diag}(S_1, \dots, S_n)\), gradings kept.
 
-The metrics form a tree (a dictionary, a tuple, a named tuple, possibly nested), and each metric acts
-on the part of the outputs at its place. If all metrics are likelihoods and the parts are independent
-given the outputs, their joint distribution has this Fisher metric: `ProductLikelihood`.
+The metrics form a tree (a dictionary, a tuple, a named tuple, possibly nested), and each metric
+acts on the part of the outputs at its place. If all metrics are likelihoods and the parts are
+independent given the outputs, their joint distribution has this Fisher metric: `ProductLikelihood`.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ class AbstractProduct(AbstractMetric):
     def has_divergence(self):
         return all(metric.has_divergence for metric in _flatten(self.metrics)[0])
 
-    def parts(self, *trees: Any) -> list[tuple]:
+    def parts(self, *trees: PyTree) -> list[tuple]:
         """The metrics, each with its part of the trees."""
         metrics, treedef = _flatten(self.metrics)
         try:

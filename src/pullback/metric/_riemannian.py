@@ -51,8 +51,8 @@ class Riemannian(AbstractMatrixMetric):
         if matrix.shape != (like.size, like.size) or not jnp.issubdtype(matrix.dtype, jnp.floating):
             raise ValueError(
                 f"Riemannian(matrix_fn=...) must return a real array of shape ({like.size}, "
-                f"{like.size}) for outputs with {like.size} floating entries, got {matrix.dtype} of "
-                f"shape {matrix.shape}."
+                f"{like.size}) for outputs with {like.size} floating entries, got {matrix.dtype} "
+                f"of shape {matrix.shape}."
             )
         return matrix.astype(like.dtype)
 

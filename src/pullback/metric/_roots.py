@@ -3,8 +3,8 @@ r"""The roots that several metrics share: diagonal, dense (symmetric), and a giv
 A dense positive semi-definite matrix is rooted symmetrically, \(S = M^{1/2} =
 V\,\mathrm{diag}(\sqrt\lambda)\,V^\top\), because that root is a smooth function of \(M\) even where
 eigenvalues coincide (the eigenvectors are not). An eigenvalue at or below \(k \cdot \mathrm{eps}
-\cdot \lambda_{\max}\) is zero to working precision. A negative one beyond 64 times that makes the
-root NaN, which the engine reports as a metric that is not a metric.
+\cdot \lambda_{\max}\) is zero to working precision. A negative eigenvalue beyond 64 times that
+bound makes the root NaN, which the engine reports as `RESULTS.bad_metric`.
 """
 
 import math
@@ -36,8 +36,8 @@ class DiagonalRoot(AbstractRoot):
 
     def unit_lift(self, c):
         # S⁺c = e^-ℓ c, and its grading divided out: e^-2ℓ c. In two factors, because e^-2ℓ may
-        # overflow where the product does not; and c = 0 wins over an overflowing factor. Only
-        # there: elsewhere the map is linear in c, and differentiated at c = 0 too.
+        # overflow where the product does not. Where it does, c = 0 must give 0. Elsewhere the map
+        # stays linear in c, so that it can be differentiated at c = 0.
         c = self.like.ravel(c)
         present = (self.log_scale != -jnp.inf) & ((c != 0) | ~overflows(-2 * self.log_scale))
         inverse = jnp.exp(-jnp.where(present, self.log_scale, 0.0))
@@ -50,10 +50,9 @@ def overflows(log: Array) -> Array:
 
 
 class FactorRoot(AbstractRoot):
-    """A dense factor S (k × q) of the metric and its pseudo-inverse, on the ravelled outputs; not
-    graded.
+    """A dense factor S (k × q) of the metric and its pseudo-inverse, on the ravelled outputs.
 
-    Leading axes of the factor are independent blocks.
+    The root is not graded. Leading axes of the factor are independent blocks.
     """
 
     log_scale: Float[Array, " q"]
@@ -62,7 +61,9 @@ class FactorRoot(AbstractRoot):
     like: Structure = eqx.field(static=True)
 
     def __init__(self, factor, inverse, like):
-        self.factor, self.inverse, self.like = factor, inverse, like
+        self.factor = factor
+        self.inverse = inverse
+        self.like = like
         self.log_scale = jnp.zeros(math.prod(factor.shape[:-2]) * factor.shape[-1], factor.dtype)
 
     def unit(self, w):
@@ -76,6 +77,7 @@ class FactorRoot(AbstractRoot):
 
 
 def _block_mv(matrix: Float[Array, "*batch a b"], x: Array) -> Array:
+    """The product of a block diagonal matrix with a flat vector."""
     return jnp.einsum(
         "...ab,...b->...a", matrix, x.reshape(*matrix.shape[:-2], matrix.shape[-1])
     ).ravel()
@@ -104,10 +106,10 @@ def matrix_sharp(matrix: Float[Array, "k k"], z: Outputs, c: OutputCovector) -> 
 
 
 class SpectralFunction(NamedTuple):
-    """A function of symmetric matrices: its value on the eigenvalues, and its divided difference on
-    pairs of them.
+    """A function of symmetric matrices, by its action on the eigenvalues.
 
-    Both also take the level at or below which an eigenvalue is noise.
+    `image` is the function of one eigenvalue, `quotient` its divided difference on a pair. The last
+    argument of both is the level at or below which an eigenvalue is noise.
     """
 
     image: Callable[[Array, Array], Array]
@@ -117,9 +119,7 @@ class SpectralFunction(NamedTuple):
 def _on_range(
     function: Callable[[Array], Array], quotient: Callable[[Array, Array], Array]
 ) -> SpectralFunction:
-    """f on the eigenvalues above the noise, zero on those within it, NaN on those below. `quotient`
-    is (f(a) - f(b))/(a - b).
-    """
+    """f above the noise, zero within it, NaN below; `quotient` is (f(a) - f(b))/(a - b)."""
 
     def image(values, noise):
         kept = values > noise
@@ -129,9 +129,11 @@ def _on_range(
 
     def divided(a, b, noise):
         a, b = jnp.broadcast_arrays(a, b)
-        one, other = jnp.where(a > noise, a, 1.0), jnp.where(b > noise, b, 1.0)
-        first, second = function(one) / one, function(other) / other
-        mixed = jnp.where(a > noise, first, jnp.where(b > noise, second, 0.0))
+        one = jnp.where(a > noise, a, 1.0)
+        other = jnp.where(b > noise, b, 1.0)
+        # Where b is noise, f(b) = b = 0 and the quotient is f(a)/a; likewise for a.
+        second = jnp.where(b > noise, function(other) / other, 0.0)
+        mixed = jnp.where(a > noise, function(one) / one, second)
         return jnp.where((a > noise) & (b > noise), quotient(one, other), mixed)
 
     return SpectralFunction(image, divided)
@@ -152,6 +154,7 @@ ABSOLUTE = SpectralFunction(
 
 
 def _nonzero(x: Array) -> Array:
+    """x with zeros replaced by ones, for a denominator."""
     return jnp.where(x == 0, 1.0, x)
 
 
@@ -170,8 +173,8 @@ def _eigh(matrix: Array) -> tuple[Array, Array, Array]:
     """Eigenvalues, eigenvectors, and the noise in the eigenvalues.
 
     The noise is at least k eps λ_max, the backward error of the decomposition. Automatic Hessians
-    carry a little more, and a slightly negative eigenvalue (down to 64 times that) says how much:
-    then nothing below its modulus is taken for a positive one.
+    carry a little more, and a slightly negative eigenvalue (down to 64 times that) measures how
+    much: no eigenvalue below its modulus then counts as positive.
     """
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.abs(values), initial=0.0)
@@ -180,13 +183,14 @@ def _eigh(matrix: Array) -> tuple[Array, Array, Array]:
 
 @spectral.defjvp
 def _spectral_jvp(function, primals, tangents):
-    (matrix,), (tangent,) = primals, tangents
+    """The rule of Daleckii and Krein."""
+    (matrix,) = primals
+    (tangent,) = tangents
     values, vectors, noise = _eigh(matrix)
     weights = function.quotient(values[:, None], values[None, :], noise)
     inside = vectors.T @ ((tangent + tangent.T) / 2) @ vectors
-    return (vectors * function.image(values, noise)[None, :]) @ vectors.T, vectors @ (
-        weights * inside
-    ) @ vectors.T
+    value = (vectors * function.image(values, noise)[None, :]) @ vectors.T
+    return value, vectors @ (weights * inside) @ vectors.T
 
 
 def dense_factor(root: AbstractRoot, like: Structure) -> Float[Array, "k q"]:

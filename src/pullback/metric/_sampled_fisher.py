@@ -4,8 +4,8 @@ p(y_d \mid z))\), \(y_d \sim p(\cdot \mid z)\).
 \(S S^\top\) is an unbiased estimate of the true Fisher metric of the family, of rank at most \(D\),
 with error of order \(D^{-1/2}\). The draws come from the **model**, given the outputs; compare
 `EmpiricalFisher`. Only the true Fisher metric (the family itself) equals the Hessian of the loss in
-natural parameters, and so the Gauss-Newton matrix; this one does so in expectation. The family's
-divergence is not this metric's, and none is given.
+natural parameters, and hence the Gauss-Newton matrix; the estimate does so in expectation. The
+divergence of the family is not that of the estimate, so there is no divergence.
 """
 
 from typing import ClassVar
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from .._base import checks
 from .._base.tree import structure
 from ._autodiff import differential
 from ._base import AbstractLikelihood
@@ -29,8 +30,8 @@ class SampledFisher(AbstractFactorMetric):
     - `family`: a likelihood, e.g. `Categorical()`.
     - `key`: a PRNG key; sample i of the batch draws with `fold_in(key, i)`. Give a fresh key each
         step for fresh draws.
-    - `draws`: how many draws a sample.
-    - `index`: the position of the sample in the batch; filled in by `observe`.
+    - `draws`: the number of draws per sample.
+    - `index`: the position of the sample in the batch, which `observe` sets.
     """
 
     family: AbstractLikelihood
@@ -40,16 +41,16 @@ class SampledFisher(AbstractFactorMetric):
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):
-        if not isinstance(self.family, AbstractLikelihood):
-            raise ValueError(
-                f"SampledFisher(family=...) takes a likelihood to draw from, got {self.family!r}. "
-                f"For example SampledFisher(Categorical(), jax.random.key(0), draws=8)."
-            )
-        if isinstance(self.draws, bool) or not isinstance(self.draws, int) or self.draws < 1:
-            raise ValueError(
-                f"SampledFisher(draws=...) takes a positive integer, got {self.draws!r}. "
-                f"For example SampledFisher(family, key, draws=8)."
-            )
+        example = "SampledFisher(Categorical(), jax.random.key(0), draws=8)"
+        checks.instance(
+            "SampledFisher",
+            "family",
+            self.family,
+            AbstractLikelihood,
+            "a likelihood to draw from",
+            example,
+        )
+        checks.integer("SampledFisher", "draws", self.draws, least=1, example=example)
 
     def factor(self, z):
         key = self.key if self.index is None else jax.random.fold_in(self.key, self.index)
@@ -57,17 +58,11 @@ class SampledFisher(AbstractFactorMetric):
 
         def score(key):
             targets = self.family.sample(key, z)
-            return like.ravel(
-                differential(
-                    lambda x: self.family.negative_log_likelihood(x, targets),
-                    z,
-                    "SampledFisher(family=...)",
-                )
-            )
+            loss = lambda x: self.family.negative_log_likelihood(x, targets)
+            return like.ravel(differential(loss, z, "SampledFisher(family=...)"))
 
-        return jax.vmap(score)(jax.random.split(key, self.draws)).T / jnp.sqrt(
-            jnp.asarray(self.draws, like.dtype)
-        )
+        scores = jax.vmap(score)(jax.random.split(key, self.draws))
+        return scores.T / jnp.sqrt(jnp.asarray(self.draws, like.dtype))
 
     def observe(self, targets, index):
         return SampledFisher(self.family, self.key, self.draws, index)

@@ -1,5 +1,6 @@
-r"""The Fisher metric as the covariance of scores, from samples: the outputs are log-probabilities
-of the batch, \(z_i = \log p_\theta(x_i)\).
+r"""The Fisher metric as the covariance of scores, estimated from samples.
+
+The outputs are the log-probabilities of the batch, \(z_i = \log p_\theta(x_i)\), and
 
 \[ M = \mathrm{diag}(w) - \frac{w w^\top}{W}, \qquad W = \sum_i w_i, \]
 
@@ -14,8 +15,8 @@ With \(n = \sqrt w/\sqrt W\), a unit vector, \(S = \mathrm{diag}(\sqrt w)\,(I - 
 \[ S x = \sqrt w \circ x - w\,\frac{\sqrt w^\top x}{W}, \qquad S^\top v = \sqrt w \circ \Bigl(v -
 \frac{w^\top v}{W}\Bigr), \qquad S^+ c = \frac{c}{\sqrt w} \ \text{ if } \sum_i c_i = 0 . \]
 
-(\(S S^\top = \mathrm{diag}(w) - ww^\top/W\), and \(c/\sqrt w \perp n\), hence it is in the range of
-\(S^\top\).) A sample of weight zero is absent.
+(\(S S^\top = \mathrm{diag}(w) - ww^\top/W\), and \(c/\sqrt w \perp n\), hence \(c/\sqrt w\) is in
+the range of \(S^\top\).) A sample of weight zero is absent.
 """
 
 from typing import ClassVar
@@ -26,9 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.tree import Structure
 from ._base import AbstractMetric, AbstractRoot
-from .._base.checks import is_concrete
 from ._outputs import one_array
 
 
@@ -51,37 +52,40 @@ class ScoresRoot(AbstractRoot):
 
 
 def _total(weights: Array) -> Array:
+    """W, or 1 if all weights are zero."""
     total = jnp.sum(weights)
     return jnp.where(total == 0, 1.0, total)
 
 
 def _divide(c: Array, weights: Array) -> Array:
+    """c/w, zero where the weight is."""
     return jnp.where(weights == 0, 0.0, c / jnp.where(weights == 0, 1.0, weights))
 
 
 def _centre_vector(weights: Array, v: Array) -> Array:
-    """v minus its weighted mean, on the samples that are there."""
+    """v minus its weighted mean, on the samples that are present."""
     v = jnp.where(weights == 0, 0.0, v)
     return jnp.where(weights == 0, 0.0, v - jnp.sum(weights * v) / _total(weights))
 
 
 def _centre_covector(weights: Array, c: Array) -> Array:
-    """The orthogonal projection of c on the range of M: zero where the weight is, and of sum zero."""
-    c, count = jnp.where(weights == 0, 0.0, c), jnp.sum((weights != 0).astype(weights.dtype))
+    """The orthogonal projection of c on the range of M: sum zero, and zero where the weight is."""
+    c = jnp.where(weights == 0, 0.0, c)
+    count = jnp.sum((weights != 0).astype(weights.dtype))
     return jnp.where(weights == 0, 0.0, c - jnp.sum(c) / jnp.maximum(count, 1.0))
 
 
 class Scores(AbstractMetric):
-    """The covariance of scores on the log-probabilities of a batch; the outputs are one array of
-    shape (N,) for the whole batch.
+    """The covariance of scores on the log-probabilities of a batch.
 
-    Its divergence, with δ = u - z, is W times KL between the weighted samples reweighted by e^δ and
-    themselves: KL(p_u ‖ p_z) from samples.
+    The outputs are one array of shape (N,) for the whole batch. The divergence, with δ = u - z, is
+    W times the KL divergence between the weighted samples reweighted by e^δ and the weighted
+    samples: KL(p_u ‖ p_z) from samples.
 
     **Arguments:**
 
-    - `weights`: the weights of the samples, non-negative; filled in by `weigh` from the measure.
-        `None` stands for 1/N each.
+    - `weights`: the weights of the samples, non-negative, which `weigh` sets from the measure.
+        `None` means 1/N each.
     """
 
     weights: Float[Array, " N"] | None = None
@@ -89,25 +93,33 @@ class Scores(AbstractMetric):
     couples_samples: ClassVar[bool] = True
 
     def __check_init__(self):
-        if self.weights is not None:
-            bad = np.ndim(self.weights) != 1
-            if bad or (is_concrete(self.weights) and not np.all(np.asarray(self.weights) >= 0)):
-                raise ValueError(
-                    f"Scores(weights=...) takes a vector of non-negative weights, one a sample, got {self.weights!r}. "
-                    f"For example Scores(), with the weights in the measure."
-                )
+        if self.weights is None:
+            return
+        good = np.ndim(self.weights) == 1
+        if good and checks.is_concrete(self.weights):
+            good = bool(np.all(np.asarray(self.weights) >= 0))
+        if not good:
+            raise checks.error(
+                "Scores",
+                "weights",
+                self.weights,
+                "a vector of non-negative weights, one per sample",
+                "Scores(), with the weights in the measure",
+            )
 
     def _read(self, z) -> tuple[Array, Array, Structure]:
+        """The log-probabilities, their weights, and the structure of the outputs."""
         z, like = one_array(
             z,
             "Scores()",
             "one array of log-probabilities, of shape (N,)",
-            "Return one log-probability a sample.",
+            "Return one log-probability per sample.",
         )
         if z.ndim != 1 or (self.weights is not None and jnp.shape(self.weights) != z.shape):
             weights = None if self.weights is None else jnp.shape(self.weights)
             raise ValueError(
-                f"Scores() takes log-probabilities of shape (N,) and as many weights, got {z.shape} and {weights}."
+                f"Scores() takes log-probabilities of shape (N,) and as many weights, got {z.shape}"
+                f" and {weights}."
             )
         weights = (
             jnp.full_like(z, 1 / z.shape[0])
@@ -145,4 +157,6 @@ class Scores(AbstractMetric):
         return Scores(weights)
 
     def complaint(self, z):
-        return f"Scores: the weights must be finite and non-negative, got {self.weights}."
+        example = "Scores(), with the weights in the measure"
+        wanted = "finite and non-negative"
+        return str(checks.error("Scores", "weights", self.weights, wanted, example))

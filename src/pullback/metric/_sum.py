@@ -1,19 +1,17 @@
-r"""The sum of metrics on the same outputs, \(M = \sum_a M_a\): \(S = [S_1 \dots S_n]\), gradings
-kept.
+r"""The sum of metrics on the same outputs, \(M = \sum_a M_a\).
 
-The lift is dense: \(S^+ c = S^\top M^+ c\), so \(\hat r = \hat S^\top M^+ c\) needs no division by
-the grading, and \(M^+ c = (S^+)^\top S^+ c\) comes from the pseudo-inverse of \(S\), which does not
-square its condition number.
+The root is \(S = [S_1 \dots S_n]\), gradings kept. The lift is dense: \(S^+ c = S^\top M^+ c\), so
+\(\hat r = \hat S^\top M^+ c\) needs no division by the grading, and \(M^+ c = (S^+)^\top S^+ c\)
+comes from the pseudo-inverse of \(S\), which does not square its condition number.
 """
-
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from .._base import checks
 from .._base.tree import Structure, all_finite, structure
 from ._base import AbstractMetric, AbstractRoot
 from ._check import require_metrics
@@ -41,13 +39,15 @@ class SumRoot(AbstractRoot):
         )
 
 
-def _add(trees: list[Any]) -> Any:
+def _add(trees: list[PyTree]) -> PyTree:
+    """The sum of trees, leaf by leaf."""
     return jax.tree.map(lambda *leaves: sum(leaves), *trees)
 
 
 class Sum(AbstractMetric):
-    """The sum of metrics on the same outputs, e.g. `Sum((Categorical(), Euclidean(1e-3)))`;
-    divergences add up too.
+    """The sum of metrics on the same outputs, e.g. `Sum((Categorical(), Euclidean(1e-3)))`.
+
+    The divergence is the sum of the divergences.
 
     **Arguments:**
 
@@ -57,21 +57,19 @@ class Sum(AbstractMetric):
     metrics: tuple[AbstractMetric, ...]
 
     def __check_init__(self):
-        metrics = self.metrics if isinstance(self.metrics, tuple | list) else [self.metrics]
-        if not isinstance(self.metrics, tuple | list) or not metrics:
-            raise ValueError(
-                f"Sum(metrics) takes a tuple of metrics, got {self.metrics!r}. For example {_EXAMPLE}."
-            )
-        require_metrics("Sum", "metrics", metrics, "metrics", _EXAMPLE)
+        wanted = "a tuple of metrics"
+        if not isinstance(self.metrics, tuple | list) or not self.metrics:
+            raise checks.error("Sum", "metrics", self.metrics, wanted, _EXAMPLE)
+        require_metrics("Sum", "metrics", self.metrics, wanted, _EXAMPLE)
 
     @property
     def nonsingular(self) -> bool:
-        """Whether one of them is."""
+        """Whether one of the metrics is."""
         return any(metric.nonsingular for metric in self.metrics)
 
     @property
     def graded(self) -> bool:
-        """Whether one of them is."""
+        """Whether one of the metrics is."""
         return any(metric.graded for metric in self.metrics)
 
     @property
@@ -85,7 +83,8 @@ class Sum(AbstractMetric):
         return all(metric.has_divergence for metric in self.metrics)
 
     def root(self, z):
-        roots, like = tuple(metric.root(z) for metric in self.metrics), structure(z)
+        roots = tuple(metric.root(z) for metric in self.metrics)
+        like = structure(z)
         factor = jnp.concatenate([dense_factor(root, like) for root in roots], axis=1)
         return SumRoot(
             jnp.concatenate([root.log_scale for root in roots]),

@@ -42,9 +42,10 @@ def lyapunov(covariance: Float[Array, "d d"], x: Float[Array, "d d"]) -> Float[A
 
 @lyapunov.defjvp
 def _lyapunov_jvp(primals, tangents):
-    # Σ dL + dL Σ = dX - dΣ L - L dΣ: no derivative of eigenvectors, which do not have one where
-    # eigenvalues coincide.
-    (covariance, x), (d_covariance, dx) = primals, tangents
+    """The derivative of the solution, by the same equation: Σ dL + dL Σ = dX - dΣ L - L dΣ."""
+    # No derivative of eigenvectors, which have none where eigenvalues coincide.
+    covariance, x = primals
+    d_covariance, dx = tangents
     solution = lyapunov(covariance, x)
     return solution, lyapunov(covariance, dx - d_covariance @ solution - solution @ d_covariance)
 
@@ -53,9 +54,7 @@ _lyapunov = jax.vmap(lyapunov)
 
 
 class TransportRoot(AbstractRoot):
-    """The root over b independent Gaussian variables: first the displacements of all means, then
-    those of all factors B.
-    """
+    """The root over b independent variables: displacements of all means, then of all factors B."""
 
     log_scale: Float[Array, " q"]
     covariance: Float[Array, "b d d"]
@@ -82,9 +81,8 @@ class TransportRoot(AbstractRoot):
 
 @jax.vmap
 def _fidelity(covariance: Array, other: Array) -> Array:
-    """tr (Σ_z^{1/2} Σ_u Σ_z^{1/2})^{1/2}, with the Cholesky factor of Σ_z: the eigenvalues are the
-    same.
-    """
+    """tr (Σ_z^{1/2} Σ_u Σ_z^{1/2})^{1/2}."""
+    # With the Cholesky factor of Σ_z instead of its symmetric root the eigenvalues are the same.
     factor = jnp.linalg.cholesky(other)
     return jnp.trace(spectral(SQRT, factor.T @ covariance @ factor))
 
@@ -93,10 +91,10 @@ _read = partial(mean_and_covariance, owner="WassersteinGaussianCovariance()")
 
 
 class WassersteinGaussianCovariance(AbstractMetric):
-    """The W₂ metric of Gaussian variables; outputs `{"mean": (..., d), "covariance": (..., d, d)}`,
-    leading axes independent.
+    """The W₂ metric of Gaussian variables in mean and covariance.
 
-    The covariance must be positive definite. A named tuple (or module) with these fields will do.
+    The outputs are `{"mean": (..., d), "covariance": (..., d, d)}`, or a named tuple or module with
+    these fields; leading axes are independent. The covariance must be positive definite.
     """
 
     nonsingular: ClassVar[bool] = False

@@ -3,30 +3,32 @@ r"""The Wasserstein (Otto) metric on the probability simplex of a finite graph.
 \[ M(p) = L(p)^+, \qquad L(p) = \sum_{(i,j) \in E} \omega_{ij}\,\theta(p_i, p_j)\,(e_i - e_j)(e_i -
 e_j)^\top , \]
 
-\(\theta\) a mean: how much mass an edge can move. A tangent vector \(v\), \(\sum_i v_i = 0\), is
-paid by the cheapest flow along the edges whose divergence it is. \(M^+ = L(p)\), so the ambient
-gradient of \(F\) is \(L(p)\nabla F\). With the logarithmic mean \(\theta(a, b) = (a - b)/(\log a -
-\log b)\) that of \(\sum p\log p\) is the graph Laplacian \(\sum \omega_{ij}(p_i - p_j)(e_i -
-e_j)\): its gradient flow is the heat equation on the graph (Maas).
+\(\theta\) a mean: how much mass an edge can move. The squared length of a tangent vector \(v\),
+\(\sum_i v_i = 0\), is the cost of the cheapest flow along the edges whose divergence is \(v\).
+\(M^+ = L(p)\), so the ambient gradient of \(F\) is \(L(p)\nabla F\). With the logarithmic mean
+\(\theta(a, b) = (a - b)/(\log a - \log b)\) the ambient gradient of \(\sum p\log p\) is the graph
+Laplacian \(\sum \omega_{ij}(p_i - p_j)(e_i - e_j)\): the gradient flow of the entropy is the heat
+equation on the graph (Maas).
 
 With \(D = [\sqrt{\omega\theta}\,(e_i - e_j)]\), \(L = DD^\top\) and \(S = (D^+)^\top\): \(S^\top v
 = D^+ v\) is the cheapest flow, and the lift is a difference along each edge, \(S^+ c = D^\top c\).
-**Assumes** \(p \ge 0\). Constants are not seen; nor, where \(p\) vanishes and the graph falls
-apart, is the exchange of mass between its parts. There is no closed form of the distance, hence no
-divergence.
+**Assumes** \(p \ge 0\). The metric does not see constants. Where \(p\) vanishes and the graph falls
+apart, it does not see the exchange of mass between the parts either. There is no closed form of the
+distance, hence no divergence.
 """
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.tree import Structure
+from .._base.types import Outputs
 from ._base import AbstractMetric
-from .._base.checks import is_concrete
 from ._outputs import one_array
 from ._roots import FactorRoot
 
@@ -45,8 +47,9 @@ class AbstractMean(eqx.Module):
 
 
 class LogarithmicMean(AbstractMean):
-    """(a - b)/(log a - log b): the heat equation is the gradient flow of the entropy. Zero where
-    one of the two is.
+    """(a - b)/(log a - log b), zero where one of the two is.
+
+    With it, the heat equation is the gradient flow of the entropy.
     """
 
     def __call__(self, a, b):
@@ -54,7 +57,8 @@ class LogarithmicMean(AbstractMean):
         # 44t⁶/945 - ... near zero.
         total = a + b
         t = (a - b) / jnp.where(total == 0, 1.0, total)
-        near, far = jnp.abs(t) < 1e-2, jnp.abs(t) > 0.5
+        near = jnp.abs(t) < 1e-2
+        far = jnp.abs(t) > 0.5
         series = 1 - t**2 / 3 - 4 * t**4 / 45 - 44 * t**6 / 945
         close = total / 2 * jnp.where(near, series, t / jnp.arctanh(jnp.where(near | far, 0.25, t)))
         both = (a > 0) & (b > 0)
@@ -72,14 +76,15 @@ class ArithmeticMean(AbstractMean):
 
 
 class WassersteinGraph(AbstractMetric):
-    """The discrete W₂ metric on probabilities p (not logits) on the vertices of a graph, the last
-    axis of one array.
+    """The discrete W₂ metric on probabilities (not logits) on the vertices of a graph.
+
+    The outputs are one array; the vertices are its last axis.
 
     **Arguments:**
 
-    - `edges`: pairs of vertices, each pair once.
-    - `weights`: a positive weight for each edge; 1 each by default.
-    - `mean`: `LogarithmicMean()` or `ArithmeticMean()`.
+    - `edges`: pairs of vertices, numbered from 0, each pair once.
+    - `weights`: a positive weight for each edge; defaults to 1 each.
+    - `mean`: `LogarithmicMean()` (the default) or `ArithmeticMean()`.
     """
 
     edges: tuple[tuple[int, int], ...] = eqx.field(static=True)
@@ -89,44 +94,22 @@ class WassersteinGraph(AbstractMetric):
     event_ndim: ClassVar[int | None] = 1
 
     def __init__(self, edges, weights=None, mean=None):
-        try:
-            pairs = np.asarray(edges)
-            good = (
-                pairs.ndim == 2
-                and pairs.shape[1] == 2
-                and pairs.dtype.kind in "iu"
-                and bool((pairs >= 0).all())
-            )
-            good = (
-                good
-                and len({frozenset(map(int, pair)) for pair in pairs}) == len(pairs)
-                and bool((pairs[:, 0] != pairs[:, 1]).all())
-            )
-        except (TypeError, ValueError):
-            good = False
-        if not good:
-            raise ValueError(
-                f"WassersteinGraph(edges=...) takes pairs of two different vertices, numbered from 0, each pair once, got {edges!r}. "
-                f"For example WassersteinGraph(edges=((0, 1), (1, 2)))."
-            )
-        self.edges = tuple((int(i), int(j)) for i, j in pairs)
+        self.edges = _checked_edges(edges)
         if weights is not None:
-            bad = np.shape(weights) != (len(pairs),)
-            if bad or (is_concrete(weights) and not bool(np.all(np.asarray(weights) > 0))):
-                raise ValueError(
-                    f"WassersteinGraph(weights=...) takes {len(pairs)} positive weights, one an edge, got {weights!r}. "
-                    f"For example WassersteinGraph(edges, weights=jnp.ones({len(pairs)}))."
-                )
+            _check_weights(weights, len(self.edges))
         self.weights = weights
         mean = LogarithmicMean() if mean is None else mean
-        if not isinstance(mean, AbstractMean):
-            raise ValueError(
-                f"WassersteinGraph(mean=...) takes LogarithmicMean() or ArithmeticMean(), got {mean!r}. "
-                f"For example WassersteinGraph(edges, mean=ArithmeticMean())."
-            )
+        checks.instance(
+            "WassersteinGraph",
+            "mean",
+            mean,
+            AbstractMean,
+            "LogarithmicMean() or ArithmeticMean()",
+            "WassersteinGraph(edges, mean=ArithmeticMean())",
+        )
         self.mean = mean
 
-    def _incidence(self, z) -> tuple[Float[Array, "*batch n E"], Structure]:
+    def _incidence(self, z: Outputs) -> tuple[Float[Array, "*batch n E"], Structure]:
         """D, over the leading axes; NaN where a probability is negative."""
         p, like = one_array(
             z,
@@ -138,8 +121,8 @@ class WassersteinGraph(AbstractMetric):
         n = p.shape[-1]
         if pairs.size and pairs.max() >= n:
             raise ValueError(
-                f"WassersteinGraph(edges=...) names vertex {pairs.max()}, but the outputs have {n} vertices on their last axis "
-                f"(shape {p.shape})."
+                f"WassersteinGraph(edges=...) names vertex {pairs.max()}, but the outputs have {n} "
+                f"vertices on their last axis (shape {p.shape})."
             )
         signs = jnp.asarray(np.eye(n)[pairs[:, 0]].T - np.eye(n)[pairs[:, 1]].T, p.dtype)
         weights = (
@@ -148,13 +131,11 @@ class WassersteinGraph(AbstractMetric):
             else jnp.asarray(self.weights).astype(p.dtype)
         )
         p = jnp.where(jnp.all(p >= 0, axis=-1, keepdims=True), p, jnp.nan)
-        shape = (*p.shape[:-1], 1, len(pairs))
-        capacity = self.mean(p[..., pairs[:, 0]], p[..., pairs[:, 1]]) * jnp.broadcast_to(
-            weights, (*p.shape[:-1], len(pairs))
-        )
-        return jnp.broadcast_to(signs, (*p.shape[:-1], n, len(pairs))) * jnp.sqrt(capacity).reshape(
-            shape
-        ), like
+        batch = p.shape[:-1]
+        weights = jnp.broadcast_to(weights, (*batch, len(pairs)))
+        capacity = self.mean(p[..., pairs[:, 0]], p[..., pairs[:, 1]]) * weights
+        roots = jnp.sqrt(capacity).reshape(*batch, 1, len(pairs))
+        return jnp.broadcast_to(signs, (*batch, n, len(pairs))) * roots, like
 
     def root(self, z):
         incidence, like = self._incidence(z)
@@ -176,6 +157,46 @@ class WassersteinGraph(AbstractMetric):
     def complaint(self, z):
         p, _ = one_array(z, "WassersteinGraph(edges)", "one array of probabilities", "")
         return (
-            f"WassersteinGraph takes probabilities, and these outputs go from {float(p.min()):.6g} to {float(p.max()):.6g}: "
-            f"return softmax(logits), not logits."
+            f"WassersteinGraph takes probabilities, and these outputs go from {float(p.min()):.6g} "
+            f"to {float(p.max()):.6g}: return softmax(logits), not logits."
+        )
+
+
+def _checked_edges(edges: Any) -> tuple[tuple[int, int], ...]:
+    """The edges as pairs of integers; raises unless they are different pairs of vertices."""
+    try:
+        pairs = np.asarray(edges)
+        good = (
+            pairs.ndim == 2
+            and pairs.shape[1] == 2
+            and pairs.dtype.kind in "iu"
+            and bool((pairs >= 0).all())
+            and len({frozenset(map(int, pair)) for pair in pairs}) == len(pairs)
+            and bool((pairs[:, 0] != pairs[:, 1]).all())
+        )
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise checks.error(
+            "WassersteinGraph",
+            "edges",
+            edges,
+            "pairs of two different vertices, numbered from 0, each pair once",
+            "WassersteinGraph(edges=((0, 1), (1, 2)))",
+        )
+    return tuple((int(i), int(j)) for i, j in edges)
+
+
+def _check_weights(weights: Any, count: int) -> None:
+    """Raise a `ValueError` unless there is one positive weight per edge."""
+    good = np.shape(weights) == (count,)
+    if good and checks.is_concrete(weights):
+        good = bool(np.all(np.asarray(weights) > 0))
+    if not good:
+        raise checks.error(
+            "WassersteinGraph",
+            "weights",
+            weights,
+            f"{count} positive weights, one per edge",
+            f"WassersteinGraph(edges, weights=jnp.ones({count}))",
         )

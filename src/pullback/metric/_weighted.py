@@ -1,13 +1,15 @@
-r"""A metric times a positive number, \(wM\): \(S_w = \sqrt w\,S\), in the grading, so \(\ell_w =
-\ell + \tfrac12\log w\) and \(\hat r_w = \hat r/w\).
+r"""A metric times a positive number, \(wM\).
+
+The root is \(S_w = \sqrt w\,S\), with the factor in the grading, so \(\ell_w = \ell + \tfrac12\log
+w\) and \(\hat r_w = \hat r/w\).
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base import checks
 from ._base import AbstractMetric, AbstractRoot
-from .._base.checks import positive
 
 
 class WeightedRoot(AbstractRoot):
@@ -28,7 +30,7 @@ class WeightedRoot(AbstractRoot):
 
 
 class Weighted(AbstractMetric):
-    """A metric times a positive number; its divergence likewise.
+    """A metric times a positive number, and its divergence times that number.
 
     **Arguments:**
 
@@ -40,30 +42,28 @@ class Weighted(AbstractMetric):
     weight: Float[Array, ""] | float
 
     def __check_init__(self):
-        if not isinstance(self.metric, AbstractMetric):
-            raise ValueError(
-                f"Weighted(metric=...) takes a metric, got {self.metric!r}. For example Weighted(Euclidean(), 0.5)."
-            )
-        positive("Weighted", "weight", self.weight, example="Weighted(Euclidean(), 0.5)")
+        example = "Weighted(Euclidean(), 0.5)"
+        checks.instance("Weighted", "metric", self.metric, AbstractMetric, "a metric", example)
+        checks.positive("Weighted", "weight", self.weight, example=example)
 
     @property
     def nonsingular(self) -> bool:
-        """That of the metric."""
+        """The value of `metric`."""
         return self.metric.nonsingular
 
     @property
     def graded(self) -> bool:
-        """That of the metric."""
+        """The value of `metric`."""
         return self.metric.graded
 
     @property
     def couples_samples(self) -> bool:
-        """That of the metric."""
+        """The value of `metric`."""
         return self.metric.couples_samples
 
     @property
     def event_ndim(self) -> int | None:
-        """That of the metric."""
+        """The value of `metric`."""
         return self.metric.event_ndim
 
     @property
@@ -100,5 +100,6 @@ class Weighted(AbstractMetric):
 
     def complaint(self, z):
         if not self.weight > 0:
-            return f"Weighted(weight={self.weight}): the weight must be positive."
+            example = "Weighted(Euclidean(), 0.5)"
+            return str(checks.error("Weighted", "weight", self.weight, "positive", example))
         return self.metric.complaint(z)

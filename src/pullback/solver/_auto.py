@@ -73,7 +73,11 @@ class Auto(AbstractSolver):
         dual, primal = Dual(), Primal()
         costs = [
             (dual.cost(setting, inverse), dual, f"the {rows} x {rows} kernel, from the dense A"),
-            (primal.cost(setting, inverse), primal, f"the {size} x {size} metric, from blocks of A"),
+            (
+                primal.cost(setting, inverse),
+                primal,
+                f"the {size} x {size} metric, from blocks of A",
+            ),
         ]
         fitting = [
             (cost.flops, solver.name, solver, cost, what)

@@ -34,9 +34,7 @@ class Spectrum(eqx.Module):
     """Whether these are the singular values of the rows without their grading."""
 
     @staticmethod
-    def of(
-        s: Float[Array, " k"], kept: Array, cutoff: Scalar, graded: bool = False
-    ) -> "Spectrum":
+    def of(s: Float[Array, " k"], kept: Array, cutoff: Scalar, graded: bool = False) -> "Spectrum":
         """Return the edges of a spectrum from singular values, largest first.
 
         **Arguments:**

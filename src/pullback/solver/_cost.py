@@ -71,9 +71,7 @@ def setting_of(rows: Rows) -> tuple[Setting, Rows]:
         # What a product with A costs is not known; that of a dense one is assumed.
         return Setting(m, size, rows.count, rows.dtype, 2.0 * size * rows.count), rows
     forward = float(flops(walked.program)) * rows.count
-    setting = Setting(
-        m, size, rows.count, rows.dtype, forward, find(rows), find(rows, single=True)
-    )
+    setting = Setting(m, size, rows.count, rows.dtype, forward, find(rows), find(rows, single=True))
     return setting, rows
 
 
@@ -108,7 +106,12 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
     pairs += 1.0 * m * m * rows
     memory = copies * m * m + held + 2 * m * rows
     flops = (1 + 1 / tile_count(n, m, setting.dtype, widest)) * pairs + q * setting.forward + solve
-    return Cost(flops, memory * setting.item, structured=bool(plan.factors), remark=_remark(bool(plan.factors)))
+    return Cost(
+        flops,
+        memory * setting.item,
+        structured=bool(plan.factors),
+        remark=_remark(bool(plan.factors)),
+    )
 
 
 def primal_cost(

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from .._base.show import grid
 from .._base.tree import split
 from .._base.types import Params
 from .._gram import Layout
@@ -84,13 +85,16 @@ class Plan(eqx.Module):
         return f"Plan(A is {m} x {size}, runs {self.chosen})"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("route", "operations", "memory", "how"))
-        body = ""
-        for route in self.routes:
-            name = f"<b>{route.solver}</b>" if route.solver == self.chosen else route.solver
-            cells = (name, _si(route.flops) + "flop", _si(route.memory) + "B", route.remark)
-            body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-        return f"<table><tr>{head}</tr>{body}</table><p>{self.reason}</p>"
+        rows = [
+            (
+                f"{route.solver} (runs)" if route.solver == self.chosen else route.solver,
+                f"{_si(route.flops)}flop",
+                f"{_si(route.memory)}B",
+                route.remark,
+            )
+            for route in self.routes
+        ]
+        return grid(("route", "operations", "memory", "how"), rows) + f"<p>{self.reason}</p>"
 
     def _offer(self) -> str:
         others = [route.solver for route in self.routes if route.fits]

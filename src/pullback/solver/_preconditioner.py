@@ -141,7 +141,7 @@ class Nystrom(AbstractPreconditioner):
         - `key`: for the random vectors.
         """
         positive("Nystrom.adapted", "damping", damping)
-        rows = metric.rows
+        rows = metric.whitened
         limit = max(1, rows.shape[0] // 2)
         rank = min(start, limit)
         while True:

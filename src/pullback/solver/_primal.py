@@ -63,7 +63,9 @@ class PrimalFactors(AbstractFactors, AbstractDecomposition):
             # What of g is outside the range of G stays in the residual, and would come in through
             # the eigenvectors, off by eps cond(A)²: one product with G takes it away.
             def clean(rest):
-                return inverse(rest) if self.damping is not None else inverse(inverse(product(rest)))
+                return (
+                    inverse(rest) if self.damping is not None else inverse(inverse(product(rest)))
+                )
 
             residual = lambda eta: g - product(eta) - self._damped(eta)
             return refine(self.gram, clean, residual, self._start(inverse, g))

@@ -15,7 +15,8 @@ def random_inverse(rng: np.random.Generator, g: np.ndarray) -> np.ndarray:
     """A {1}-inverse of a matrix, with W and V of standard normal entries."""
     pseudo = np.linalg.pinv(g, rcond=1e-12)
     rows, columns = g.shape
-    w, v = rng.standard_normal((columns, rows)), rng.standard_normal((columns, rows))
+    w = rng.standard_normal((columns, rows))
+    v = rng.standard_normal((columns, rows))
     return pseudo + (np.eye(columns) - pseudo @ g) @ w + v @ (np.eye(rows) - g @ pseudo)
 
 

@@ -66,13 +66,15 @@ def at(run: list[Measured], step: int) -> Measured:
 
 def table(name: str, runs: list[list[Measured]]) -> str:
     """Medians over the runs as a Markdown table."""
-    equation, published = EQUATIONS[name], PUBLISHED[name]
+    equation = EQUATIONS[name]
+    published = PUBLISHED[name]
     fresh = "new every step" if equation.renewed else "fixed"
     lines = [
         f"### {name}: {equation.title}",
         "",
-        f"Network {'-'.join(map(str, equation.widths))} ({equation.size} parameters), {equation.inside} points inside and {equation.border} on the boundary, "
-        f"{fresh}; float64; median of {len(runs)} seed{'s' if len(runs) > 1 else ''}.",
+        f"Network {'-'.join(map(str, equation.widths))} ({equation.size} parameters), "
+        f"{equation.inside} points inside and {equation.border} on the boundary, {fresh}; "
+        f"float64; median of {len(runs)} seed{'s' if len(runs) > 1 else ''}.",
         "",
         "| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |",
         "|---:|---:|---:|---:|---:|---:|",
@@ -119,13 +121,17 @@ def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
 def main(argv: list[str] | None = None) -> int:
     """Run the command."""
     chosen = arguments(argv)
-    tables, kept = [], {}
+    tables = []
+    kept = {}
     for name in chosen.names:
         runs = []
         for seed, run in enumerate(each(name, chosen)):
             runs.append(run)
             end = run[-1]
-            words = f"{name} seed {seed}: RMS {end.error:.2e}, relative {end.relative:.2e}, {end.step} steps, {end.seconds:.0f} s ({end.cpu:.0f} s of CPU)"
+            words = (
+                f"{name} seed {seed}: RMS {end.error:.2e}, relative {end.relative:.2e}, "
+                f"{end.step} steps, {end.seconds:.0f} s ({end.cpu:.0f} s of CPU)"
+            )
             print(words, file=sys.stderr, flush=True)
         tables.append(table(name, runs))
         kept[name] = [[m._asdict() for m in run] for run in runs]

@@ -90,12 +90,14 @@ def solve(
 
     def watch(report):
         nonlocal made, loss
-        made, loss = report.step, float(report.rows["loss_after"][-1])
+        made = report.step
+        loss = float(report.rows["loss_after"][-1])
         if made >= (found[-1].step if found else 0) + every:
             note(report.params)
         return (now() - began - outside)[0] >= seconds
 
-    began, outside = now(), np.zeros(2)
+    began = now()
+    outside = np.zeros(2)
     note(params)
     done = fit(opt, params, batches, steps, key=draws, callback=watch, progress=progress)
     if found[-1].step != done.steps:

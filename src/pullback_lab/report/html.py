@@ -24,11 +24,11 @@ INTRODUCTION = (
     "If a control fails, there is no verdict."
 )
 NOTATION = (
-    "Notation: θ or ξ parameters, z outputs, J = ∂z/∂θ, c = dL = ∂L/∂z, g = Jᵀc the gradient; "
-    "M the metric on the outputs, G = JᵀMJ the pullback metric on the parameters, G⁺ its "
-    "Moore-Penrose inverse; M⁻¹c the ambient gradient, Π the projection on the tangent space of the "
-    "model; δ = G⁺g the natural gradient, Jδ its pushforward. Differences of vectors and matrices "
-    "are relative."
+    "Notation: θ or ξ parameters, z outputs, J = ∂z/∂θ, c = dL = ∂L/∂z, g = Jᵀc the gradient; M "
+    "the metric on the outputs, G = JᵀMJ the pullback metric on the parameters, G⁺ its "
+    "Moore-Penrose inverse; M⁻¹c the ambient gradient, Π the projection on the tangent space of "
+    "the model; δ = G⁺g the natural gradient, Jδ its pushforward. Differences of vectors and "
+    "matrices are relative."
 )
 TONES = {
     Verdict.HOLDS: "good",

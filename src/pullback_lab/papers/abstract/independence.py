@@ -21,7 +21,8 @@ from .._numbers import distance, generator
 from ..invariance._curved import METRIC, inner, loss, matrix, outer, phi, point
 from ..invariance.theorem_2 import comparisons, worst
 
-POINTS, INVERSES = 4, 10
+POINTS = 4
+INVERSES = 10
 
 
 def other(theta: Float[Array, " 4"]) -> Float[Array, " 5"]:
@@ -31,13 +32,17 @@ def other(theta: Float[Array, " 4"]) -> Float[Array, " 5"]:
 
 def root(value: float) -> float:
     """The real t with t³ + t = value, by Cardano."""
-    half, disc = value / 2, np.sqrt(value**2 / 4 + 1 / 27)
+    half = value / 2
+    disc = np.sqrt(value**2 / 4 + 1 / 27)
     return float(np.cbrt(half + disc) + np.cbrt(half - disc))
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Three parametrisations of a model at the same points of it."""
-    rng, apart, meet, ranks = generator(key), [], [], []
+    rng = generator(key)
+    apart = []
+    meet = []
+    ranks = []
     jacobians = {
         "six": jax.jit(jax.jacfwd(phi)),
         "four": jax.jit(jax.jacfwd(other)),
@@ -50,7 +55,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         theta = np.array([split, u[0] - split, np.arcsinh(u[1]), root(u[2])])
         z = np.asarray(outer(jnp.asarray(u)))
         meet.append(float(np.abs(np.asarray(other(jnp.asarray(theta))) - z).max()))
-        m, c = np.asarray(matrix(jnp.asarray(z))), np.asarray(jax.grad(loss)(jnp.asarray(z)))
+        m = np.asarray(matrix(jnp.asarray(z)))
+        c = np.asarray(jax.grad(loss)(jnp.asarray(z)))
         ju = np.asarray(jacobians["three"](jnp.asarray(u)))
         expected = ju @ np.linalg.solve(ju.T @ m @ ju, ju.T @ c)
         for name, at in (("six", xi), ("four", theta)):
@@ -71,7 +77,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(
         (
             at_most(
-                f"six and four parameters, {INVERSES} random inverses each: largest distance from the gradient in three",
+                f"six and four parameters, {INVERSES} random inverses each: largest distance "
+                "from the gradient in three",
                 max(apart),
                 1e-10,
             ),
@@ -92,8 +99,12 @@ CLAIM = Claim(
     name="independence",
     source="abstract",
     place="Theorem 1, (4) to (6)",
-    statement="In smooth points of the model, proper parametrisations lead to one natural gradient with any generalised inverse: overparametrisation "
-    "does not affect parametrisation independence. What depends on the parametrisation, on the parameters, disappears on the model.",
+    statement=(
+        "In smooth points of the model, proper parametrisations lead to one natural gradient "
+        "with any generalised inverse: overparametrisation does not affect parametrisation "
+        "independence. What depends on the parametrisation, on the parameters, disappears on the "
+        "model."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -16,9 +16,11 @@ from ..invariance.figure_eight import phi, psi, pushforward
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The figure eight."""
-    gaps, lines = [], []
+    gaps = []
+    lines = []
     for c in generator(key).standard_normal((5 * budget.seeds, 2)):
-        first, second = pushforward(phi, 0.0, c), pushforward(psi, 0.0, c)
+        first = pushforward(phi, 0.0, c)
+        second = pushforward(psi, 0.0, c)
         gaps.append(float(np.linalg.norm(first - second) / np.linalg.norm(c)))
         lines.append(
             max(abs(first @ [1.0, -2.0]), abs(second @ [1.0, 2.0]))
@@ -43,8 +45,10 @@ CLAIM = Claim(
     name="singular-point",
     source="abstract",
     place="Gradient in singular points",
-    statement="In singular points of the model the natural gradient depends on the parametrisation even if the Fisher matrix is not degenerate and the "
-    "model is not overparametrised.",
+    statement=(
+        "In singular points of the model the natural gradient depends on the parametrisation "
+        "even if the Fisher matrix is not degenerate and the model is not overparametrised."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -48,10 +48,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         solve = lambda inverse: pb.natural_gradient(
             problem, params, (x, y), inverse=inverse, metric_batch=metric_batch
         )
-        exact, damped = (
-            solve(pb.MoorePenrose()),
-            [solve(pb.Tikhonov(jnp.asarray(damping))) for damping in DAMPINGS],
-        )
+        exact = solve(pb.MoorePenrose())
+        damped = [solve(pb.Tikhonov(jnp.asarray(damping))) for damping in DAMPINGS]
         return exact, [_flat(exact.vector), *(_flat(ng.vector) for ng in damped)]
 
     exact, (limit, *damped) = vectors(None)
@@ -60,17 +58,17 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     crossed, (crossed_limit, *crossed_damped) = vectors((other,))
     on = [distance(v, limit) for v in damped]
     off = [distance(v, crossed_limit) for v in crossed_damped]
-    b, g = _rows(params, other), _flat(crossed.covector)
+    b = _rows(params, other)
+    g = _flat(crossed.covector)
     outside = np.linalg.norm(g - np.linalg.pinv(b) @ (b @ g))
     last = float(np.linalg.norm(crossed_damped[-1] - crossed_limit)) * DAMPINGS[-1] / outside
     slope = distance((damped[-1] - limit) / DAMPINGS[-1], -pseudo @ limit)
-    hidden, shared = (
-        1 - float(crossed.stats.covector_share),
-        abs(1 - float(exact.stats.covector_share)),
-    )
+    hidden = 1 - float(crossed.stats.covector_share)
+    shared = abs(1 - float(exact.stats.covector_share))
     rows = (
         at_most(
-            "metric and gradient of different samples: relative distance from the limit at λ = 1e-6",
+            "metric and gradient of different samples: relative distance from the limit at λ = "
+            "1e-6",
             off[-1],
             1e-2,
         ),
@@ -105,10 +103,16 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CORRECTED,
         ),
         at_least(
-            "share of the gradient outside the range, different samples", hidden, 0.01, Role.CONTROL
+            "fraction of the gradient outside the range, different samples",
+            hidden,
+            0.01,
+            Role.CONTROL,
         ),
         at_most(
-            "share of the gradient outside the range, the same samples", shared, 1e-12, Role.CONTROL
+            "fraction of the gradient outside the range, the same samples",
+            shared,
+            1e-12,
+            Role.CONTROL,
         ),
     )
     return Measured(
@@ -161,11 +165,16 @@ CLAIM = Claim(
     name="tikhonov",
     source="abstract",
     place="Conclusion",
-    statement="Letting the parameter of Tikhonov regularisation go to zero gives the Moore-Penrose inverse, also for the empirical Fisher matrix "
-    "that is used in practice.",
+    statement=(
+        "Letting the parameter of Tikhonov regularisation go to zero gives the Moore-Penrose "
+        "inverse, also for the empirical Fisher matrix that is used in practice."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="On the range of the metric it does, linearly in λ. A part of the gradient in its kernel is divided by λ and diverges; there is such "
-    "a part where metric and gradient come from different samples.",
+    correction=(
+        "On the range of the metric it does, linearly in λ. A part of the gradient in its kernel "
+        "is divided by λ and diverges; there is such a part where metric and gradient come from "
+        "different samples."
+    ),
     draw=draw,
 )

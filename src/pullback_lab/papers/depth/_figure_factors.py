@@ -68,7 +68,9 @@ def euclidean_flow(
     task: Completion, factors: list[np.ndarray], most: int, goal: float = 1e-3, rtol: float = 1e-3
 ) -> Completed:
     """Euclidean flow in the factors."""
-    shape, seen, count = np.shape(factors), np.linalg.norm(task.truth[task.mask]), [0]
+    shape = np.shape(factors)
+    seen = np.linalg.norm(task.truth[task.mask])
+    count = [0]
 
     def field(_, flat):
         count[0] += 1
@@ -76,7 +78,8 @@ def euclidean_flow(
         left = [np.where(task.mask, task.truth - product(w), 0.0)]
         for factor in w[:-1]:
             left.append(factor.T @ left[-1])
-        after, result = None, [left[-1]]
+        after = None
+        result = [left[-1]]
         for l in range(len(w) - 2, -1, -1):
             after = w[l + 1] if after is None else w[l + 1] @ after
             result.append(left[l] @ after.T)

@@ -2,7 +2,7 @@ r"""What Figures 4 and 6 have in common: sparse classification, and the flows th
 it.
 
 Inputs are standard normal in D dimensions, labels the signs of the sum of the first S coordinates.
-For such inputs the share of test points classified rightly is \(1 - \mathrm{angle}(\beta,
+For such inputs the fraction of test points classified rightly is \(1 - \mathrm{angle}(\beta,
 \beta_\star)/\pi\), exactly.
 
 *Euclidean flow* of a diagonal network of depth L on the summed logistic loss, up to \(t =
@@ -51,7 +51,7 @@ def sample_task(rng: np.random.Generator, samples: int, dimension: int, support:
 
 
 def accuracy(beta: np.ndarray, truth: np.ndarray) -> float:
-    """The share of test points on the right side."""
+    """The fraction of test points on the right side."""
     cosine = beta @ truth / max(np.linalg.norm(beta) * np.linalg.norm(truth), 1e-300)
     return float(1 - np.arccos(np.clip(cosine, -1, 1)) / np.pi)
 
@@ -84,8 +84,10 @@ def euclidean_flow(
 
     def jacobian(s, flat):
         w = flat.reshape(weights.shape)
-        c, u = cofactors(w), signed @ np.prod(w, axis=0)
-        pull, curvature = signed.T @ expit(-u), (signed.T * (expit(u) * expit(-u))) @ signed
+        c = cofactors(w)
+        u = signed @ np.prod(w, axis=0)
+        pull = signed.T @ expit(-u)
+        curvature = (signed.T * (expit(u) * expit(-u))) @ signed
         blocks = [
             [
                 -c[l][:, None] * curvature * c[k] + np.diag(_without(w, l, k) * pull)
@@ -95,7 +97,8 @@ def euclidean_flow(
         ]
         return np.exp(s) * np.block(blocks)
 
-    end, start = float(np.log1p(until)), weights.ravel()
+    end = float(np.log1p(until))
+    start = weights.ravel()
     if stiff:
         solver = LSODA(field, 0.0, start, end, first_step=1e-6, rtol=rtol, atol=1e-8, jac=jacobian)
     else:
@@ -112,7 +115,8 @@ def _without(w, l, k):
 
 def stepped(task: Task, weights: np.ndarray, rate: float, steps: int) -> np.ndarray:
     """Plain gradient descent, for comparison."""
-    signed, w = task.y[:, None] * task.x, weights.copy()
+    signed = task.y[:, None] * task.x
+    w = weights.copy()
     for _ in range(steps):
         w = w + rate * cofactors(w) * (signed.T @ expit(-(signed @ np.prod(w, axis=0))))
     return np.prod(w, axis=0)
@@ -132,7 +136,9 @@ def population_descent(task: Task, steps: int, move: float = 0.1) -> np.ndarray:
     """Natural gradient descent from zero with the Fisher matrix of the population, the length of
     each step limited in the norm of β relative to itself (at least one).
     """
-    signed, beta, samples = task.y[:, None] * task.x, np.zeros(task.x.shape[1]), task.x.shape[0]
+    signed = task.y[:, None] * task.x
+    beta = np.zeros(task.x.shape[1])
+    samples = task.x.shape[0]
     for _ in range(steps):
         pull = signed.T @ expit(-(signed @ beta)) / samples
         step = _population_solve(beta, pull)
@@ -144,7 +150,7 @@ NODES = np.linspace(-1.0, 1.0, 401)
 
 
 def _population_solve(beta: np.ndarray, covector: np.ndarray) -> np.ndarray:
-    """(aI + (c - a)bbᵀ)⁻¹: the formula of `pullback.linear`, here without a compiler in the loop."""
+    """(aI + (c - a)bbᵀ)⁻¹ covector, in NumPy, where `pullback.linear` would compile."""
     norm = float(np.linalg.norm(beta))
     reach = min(12.0, 40.0 / max(norm, 1e-3))
     z = reach * NODES
@@ -154,7 +160,8 @@ def _population_solve(beta: np.ndarray, covector: np.ndarray) -> np.ndarray:
         * expit(-norm * z)
         * (reach / 200 / np.sqrt(2 * np.pi))
     )
-    a, c = np.sum(weights), np.sum(z**2 * weights)
+    a = np.sum(weights)
+    c = np.sum(z**2 * weights)
     b = beta / norm if norm else beta
     along = b @ covector
     return (covector - along * b) / a + along / c * b

@@ -23,7 +23,8 @@ from ._figure_flows import (
 )
 
 DEPTHS = (1, 2, 3, 4)
-EARLY, LATER = 10.0, 30.0
+EARLY = 10.0
+LATER = 30.0
 """Times of natural gradient flow: with more samples than dimensions, and not more."""
 TIMES = np.array([0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0])
 
@@ -47,7 +48,7 @@ class Sizes(NamedTuple):
 
 
 def natural_time(task: Task) -> float:
-    """The time at which natural gradient flow is looked at."""
+    """The time at which natural gradient flow is measured."""
     return LATER if task.x.shape[0] <= task.x.shape[1] else EARLY
 
 
@@ -59,25 +60,21 @@ def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
         "dimension": sizes.dimension,
         "support": sizes.support,
     }
-    euclidean, reached = (
-        np.full((len(DEPTHS), *shape), np.nan),
-        np.full((len(DEPTHS), *shape), np.nan),
-    )
+    euclidean = np.full((len(DEPTHS), *shape), np.nan)
+    reached = np.full((len(DEPTHS), *shape), np.nan)
+    fitted = np.full((len(DEPTHS), *shape), np.nan)
     others = {name: np.full(shape, np.nan) for name in ("natural", "population", "least_squares")}
     for i, n in enumerate(sizes.samples):
         for seed in range(sizes.seeds):
             rng = generator(jax.random.fold_in(key, 1000 * n + seed))
-            task, weights = (
-                sample_task(rng, n, sizes.dimension, sizes.support),
-                SPREAD * rng.standard_normal((4, sizes.dimension)),
-            )
+            task = sample_task(rng, n, sizes.dimension, sizes.support)
+            weights = SPREAD * rng.standard_normal((4, sizes.dimension))
             kept = {}
             for d, depth in enumerate(DEPTHS):
                 run = euclidean_flow(task, weights[:depth], most=sizes.most[d], stiff=sizes.stiff)
-                euclidean[d, i, seed], reached[d, i, seed] = (
-                    accuracy(run.beta, task.truth),
-                    run.log_time,
-                )
+                euclidean[d, i, seed] = accuracy(run.beta, task.truth)
+                reached[d, i, seed] = run.log_time
+                fitted[d, i, seed] = np.mean(task.y * (task.x @ run.beta) > 0)
                 kept[f"depth {depth}"] = run.beta
             kept["natural"] = natural_flow(task, natural_time(task))
             others["natural"][i, seed] = accuracy(kept["natural"], task.truth)
@@ -88,10 +85,8 @@ def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
                 np.linalg.lstsq(task.x, task.y, rcond=None)[0], task.truth
             )
             if n == sizes.few and seed == 0:
-                data["times"], data["logits"] = (
-                    TIMES,
-                    np.stack([task.x @ natural_flow(task, t) for t in TIMES]),
-                )
+                data["times"] = TIMES
+                data["logits"] = np.stack([task.x @ natural_flow(task, t) for t in TIMES])
                 data["labels"] = task.y
             if n == max(sizes.samples) and seed == 0:
                 data["coefficients"] = np.stack(
@@ -100,11 +95,11 @@ def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
                         for name in ("depth 1", "depth 2", "depth 3", "natural")
                     ]
                 )
-    return data | {"euclidean": euclidean, "reached": reached} | others
+    return data | {"euclidean": euclidean, "reached": reached, "fitted": fitted} | others
 
 
 def contrast(beta: np.ndarray, support: int) -> float:
-    """How much a coefficient vector knows of the support: root mean square on it over that off it."""
+    """The root mean square of the coefficients on the support over that off it."""
     return float(np.sqrt(np.mean(beta[:support] ** 2) / np.mean(beta[support:] ** 2)))
 
 

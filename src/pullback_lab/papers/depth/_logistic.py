@@ -50,7 +50,8 @@ def stacked(params: dict, x: Float[Array, "N d"]) -> Float[Array, " N"]:
 LINEAR = pb.Composite(logits, metric=pb.metric.Bernoulli())
 DIAGONAL = pb.Composite(diagonal, metric=pb.metric.Bernoulli())
 STACKED = pb.Composite(stacked, metric=pb.metric.Bernoulli())
-WIDE, TALL = (8, 12), (20, 4)
+WIDE = (8, 12)
+TALL = (20, 4)
 """Shapes of the inputs. Most claims share them, and so the compiled flows."""
 SAVED = 32
 

@@ -21,7 +21,8 @@ RATIOS = (0.25, 0.5, 0.75)
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Accuracies in closed form."""
     dimension, support, count = (1000, 20, seeds(budget, 5)) if budget.full else (120, 6, 4)
-    found, least = np.zeros((len(RATIOS), count)), np.zeros((len(RATIOS), count))
+    found = np.zeros((len(RATIOS), count))
+    least = np.zeros((len(RATIOS), count))
     for i, ratio in enumerate(RATIOS):
         for seed in range(count):
             task = sample_task(
@@ -53,7 +54,10 @@ CLAIM = Claim(
     name="depth-chance",
     source="depth",
     place="section 3.1, on Figure 4",
-    statement="For N < D natural gradient descent with the Fisher matrix of the training data does no better than chance.",
+    statement=(
+        "For N < D natural gradient descent with the Fisher matrix of the training data does no "
+        "better than chance."
+    ),
     verdict=Verdict.FAILS,
     run=run,
 )

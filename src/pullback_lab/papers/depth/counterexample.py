@@ -23,7 +23,8 @@ from .._figure import COLOURS, open_figure
 from .._numbers import distance
 
 A = np.array([[1.0, 2.0], [-1.0, 0.0]])
-X, Y = np.array([[2.0, -3.0]]), np.array([1.0])
+X = np.array([[2.0, -3.0]])
+Y = np.array([1.0])
 PRINTED = np.array([0.0, -1 / 3]), np.array([-1 / 4, 0.0])
 RIGHT = np.array([2.0, -3.0]) / 13, np.array([-1 / 5, -1 / 10])
 
@@ -44,7 +45,8 @@ def least(x: np.ndarray) -> np.ndarray:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Both data sets, by three solvers."""
     sets = X, X @ A.T
-    dual, general = [np.asarray(l2_margin(x, Y)) for x in sets], [least(x[0]) for x in sets]
+    dual = [np.asarray(l2_margin(x, Y)) for x in sets]
+    general = [least(x[0]) for x in sets]
     one = [np.asarray(l1_margin(x, Y)) for x in sets]
     gap = lambda some, others: max(distance(a, b) for a, b in zip(some, others, strict=True))
     rows = (
@@ -94,7 +96,8 @@ def draw(data):
     for ax, x, printed, right, name in zip(
         axes, data["x"], data["printed"], data["right"], ("$X$", r"$XA^\top$"), strict=True
     ):
-        radius, size = np.linalg.norm(right), 0.5
+        radius = np.linalg.norm(right)
+        size = 0.5
         along = np.array([-x[1], x[0]]) / np.linalg.norm(x)
         line = right[:, None] + along[:, None] * np.array([-2.0, 2.0])
         ax.plot(*line, color="0.3", lw=1.2, label=r"$x\cdot\beta = 1$")
@@ -133,10 +136,16 @@ CLAIM = Claim(
     name="depth-counterexample",
     source="depth",
     place="appendix D",
-    statement="For x = (2, -3) the largest l2 margin is at (0, -1/3), for Ax = (-4, -2) at (-1/4, 0); so it is not invariant.",
+    statement=(
+        "For x = (2, -3) the largest l2 margin is at (0, -1/3), for Ax = (-4, -2) at (-1/4, 0); "
+        "so it is not invariant."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="The argmins are (2, -3)/13 and (-1/5, -1/10); those printed are of least l1 norm. The conclusion survives.",
+    correction=(
+        "The argmins are (2, -3)/13 and (-1/5, -1/10); those printed are of least l1 norm. The "
+        "conclusion survives."
+    ),
     draw=draw,
     key_number="the printed argmins against the largest l2 margin",
 )

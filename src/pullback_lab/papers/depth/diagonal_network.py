@@ -43,7 +43,8 @@ def library(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def least_norm(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """F(w)⁺∇_w, in NumPy."""
-    j, beta = jacobian(weights), np.prod(weights, axis=0)
+    j = jacobian(weights)
+    beta = np.prod(weights, axis=0)
     return np.linalg.pinv(j.T @ fisher(x, beta) @ j, rcond=1e-11, hermitian=True) @ (
         j.T @ gradient(x, y, beta)
     )
@@ -52,7 +53,8 @@ def least_norm(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def as_printed(weights: np.ndarray, x: np.ndarray, y: np.ndarray, driver: str) -> np.ndarray:
     """The least squares answer to (26) of a LAPACK driver."""
     beta = np.prod(weights, axis=0)
-    matrix, right = fisher(x, beta) @ jacobian(weights), gradient(x, y, beta)
+    matrix = fisher(x, beta) @ jacobian(weights)
+    right = gradient(x, y, beta)
     if driver != "gels":
         return np.asarray(scipy.linalg.lstsq(matrix, right, cond=1e-11, lapack_driver=driver)[0])  # pyright: ignore[reportOptionalSubscript]
     padded = np.concatenate([right, np.zeros(max(0, matrix.shape[1] - right.size))])
@@ -62,18 +64,17 @@ def as_printed(weights: np.ndarray, x: np.ndarray, y: np.ndarray, driver: str) -
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Regular networks, one with a dead coordinate, and fewer samples than columns."""
     rng = generator(key)
-    tall, closed, dead, projection, drivers, full_rank = (
-        [],
-        [],
-        [],
-        [],
-        {"gelsd": [], "gelsy": []},
-        [],
-    )
+    tall = []
+    closed = []
+    dead = []
+    projection = []
+    drivers = {"gelsd": [], "gelsy": []}
+    full_rank = []
     for _ in range(max(budget.seeds, 3)):
         x, y = separable(rng, 12, 4)
         w = rng.uniform(0.5, 1.5, (3, 4)) * rng.choice([-1.0, 1.0], (3, 4))
-        found, expected = as_printed(w, x, y, "gelsd"), least_norm(w, x, y)
+        found = as_printed(w, x, y, "gelsd")
+        expected = least_norm(w, x, y)
         tall += [distance(found, expected), distance(library(w, x, y), expected)]
         c = jacobian(w).reshape(4, 3, 4).sum(axis=0)
         ambient = np.linalg.solve(fisher(x, w.prod(axis=0)), gradient(x, y, w.prod(axis=0)))
@@ -113,9 +114,15 @@ CLAIM = Claim(
     name="depth-diagonal-network",
     source="depth",
     place="appendix B.2, eqs. (26) to (31)",
-    statement="The natural gradient of a diagonal network is the solution of F J δ = ∇_β that a least squares routine finds, the one of least norm.",
+    statement=(
+        "The natural gradient of a diagonal network is the solution of F J δ = ∇_β that a least "
+        "squares routine finds, the one of least norm."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="F J δ = ∇_β is the definition only if J is onto, and only rank revealing drivers return the solution of least norm when F is singular.",
+    correction=(
+        "F J δ = ∇_β is the definition only if J is onto, and only rank revealing drivers return "
+        "the solution of least norm when F is singular."
+    ),
     key_number="a coordinate zero in two layers: motion of β by (26) against the projection",
 )

@@ -63,9 +63,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Two, three and four square factors, a bottleneck, and a singular factor."""
     rng = generator(key)
     size = 8 if budget.full else 5
-    rows, wrong, main, right, exact, longer = [], [], [], [], [], []
+    rows = []
+    wrong = []
+    main = []
+    right = []
+    exact = []
+    longer = []
     for depth in (2, 3, 4):
-        factors, g = gaussian(rng, [size] * (depth + 1)), rng.standard_normal((size, size))
+        factors = gaussian(rng, [size] * (depth + 1))
+        g = rng.standard_normal((size, size))
         wrong.append(distance(motion(factors, printed(factors, g)), g))
         main.append(distance(motion(factors, main_text(factors, g)), g))
         right.append(distance(motion(factors, split(factors, g)), g))
@@ -127,9 +133,15 @@ CLAIM = Claim(
     name="depth-factorisation",
     source="depth",
     place="section 4 and appendix B.4, eqs. (41) to (51)",
-    statement="A natural gradient of a product of matrices is (1/L) Bᵀ⁺ G A⁺ (main text: (1/L) Bᵀ⁺ G Aᵀ) for each factor, A and B the products before and after it.",
+    statement=(
+        "A natural gradient of a product of matrices is (1/L) Bᵀ⁺ G A⁺ (main text: (1/L) Bᵀ⁺ G "
+        "Aᵀ) for each factor, A and B the products before and after it."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="It is (1/L) A⁺ G B⁺, if every A and B is invertible; otherwise it is not a natural gradient. It is not of least norm: that one needs a Sylvester equation.",
+    correction=(
+        "It is (1/L) A⁺ G B⁺, if every A and B is invertible; otherwise it is not a natural "
+        "gradient. It is not of least norm: that one needs a Sylvester equation."
+    ),
     key_number="A⁺GB⁺/L: largest error",
 )

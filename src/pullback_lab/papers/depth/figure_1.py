@@ -79,7 +79,9 @@ def blind_end(model: Callable, start: np.ndarray) -> np.ndarray:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Both flows in both spaces."""
-    data, ends, images = {}, {}, {}
+    data = {}
+    ends = {}
+    images = {}
     problem = pb.Composite(either, loss=loss)
     for index, (name, start) in enumerate(STARTS.items()):
         for kind, flow in (("EGD", pb.EuclideanFlow()), ("NGD", pb.NaturalFlow())):
@@ -129,7 +131,8 @@ def draw(data):
     """Two parameter spaces and the hypotheses."""
 
     fig, axes = open_figure(columns=3, size=(3.6, 3.6))
-    colours, styles = {"EGD": COLOURS[1], "NGD": COLOURS[0]}, {"W1": "-", "W2": "--"}
+    colours = {"EGD": COLOURS[1], "NGD": COLOURS[0]}
+    styles = {"W1": "-", "W2": "--"}
     maps = {
         "W1": lambda w: np.stack([w[0], w[1] - 0.6 * w[0] ** 2]),
         "W2": lambda v: np.stack([v[0], np.sinh(3 * v[1]) / 3]),
@@ -138,10 +141,8 @@ def draw(data):
     for ax, space in zip(axes, ("W1", "W2", "H"), strict=True):
         keys = [k for k in data if k.startswith(f"{space}|")]
         points = np.concatenate([np.asarray(data[k]) for k in keys])
-        centre, half = (
-            (points.max(axis=0) + points.min(axis=0)) / 2,
-            0.7 * np.ptp(points, axis=0).max(),
-        )
+        centre = (points.max(axis=0) + points.min(axis=0)) / 2
+        half = 0.7 * np.ptp(points, axis=0).max()
         sides = [np.linspace(c - half, c + half, 200) for c in centre]
         residual = np.tensordot(SLOPE, maps[space](np.stack(np.meshgrid(*sides))), axes=1) - 1
         ax.contour(
@@ -155,9 +156,9 @@ def draw(data):
         ax.contour(*sides, residual, levels=[0.0], colors="0.2", linewidths=1.5)
         for k in keys:
             origin, kind = k.split("|")[-2:]
-            path, name = (
-                np.asarray(data[k]),
-                ("NGD in both" if kind == "NGD" else f"EGD in {origin}") if space == "H" else kind,
+            path = np.asarray(data[k])
+            name = (
+                ("NGD in both" if kind == "NGD" else f"EGD in {origin}") if space == "H" else kind
             )
             # The natural paths coincide in H: the second is drawn thin and light on the first.
             over = (
@@ -185,7 +186,10 @@ CLAIM = Claim(
     name="depth-figure-1",
     source="depth",
     place="Figure 1",
-    statement="Mapped to the hypotheses, Euclidean trajectories of two parameter spaces find different optima; natural ones find the same.",
+    statement=(
+        "Mapped to the hypotheses, Euclidean trajectories of two parameter spaces find different "
+        "optima; natural ones find the same."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -64,7 +64,9 @@ def descend(rows: np.ndarray, step: float, end: float, equal: bool = False) -> n
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Euclidean flows, natural flows and natural descents of one, two and three layers."""
     step = 0.002 if budget.full else 0.02
-    euclidean, natural, descent = {}, {}, {}
+    euclidean = {}
+    natural = {}
+    descent = {}
     for depth in (1, 2, 3):
         start = layers(START, depth)
         options = {"clock": pb.LogTime(), "rtol": 1e-6, "atol": 1e-8, "max_steps": 20_000}
@@ -180,7 +182,11 @@ CLAIM = Claim(
     name="depth-figure-2",
     source="depth",
     place="Figure 2 and Experiment 1, section 3.1",
-    statement="On separable points of a plane EGD finds the largest l2 margin with one layer and the sparse separator with several; NGD finds the same separator at any depth, different from both.",
+    statement=(
+        "On separable points of a plane EGD finds the largest l2 margin with one layer and the "
+        "sparse separator with several; NGD finds the same separator at any depth, different "
+        "from both."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

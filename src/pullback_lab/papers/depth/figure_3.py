@@ -27,7 +27,8 @@ from .._figure import open_figure
 from .._numbers import distance, generator
 from ._products import gaussian, jacobian, product, sides
 
-SIZE, MIDDLE = 11, 5
+SIZE = 11
+MIDDLE = 5
 STEPS = (0.1, 0.01, 0.001)
 COLUMNS = ("EGF", "EGD", "NGF", "NGD")
 
@@ -57,13 +58,14 @@ def stepped(factors: list[np.ndarray], vector: np.ndarray, step: float) -> np.nd
     return (multiply(moved) - multiply(factors)) / step
 
 
-def shares(column: np.ndarray) -> tuple[float, float]:
+def spread(column: np.ndarray) -> tuple[float, float]:
     """The norm on the row and column of the middle entry, and on the rest, relative to the entry
     itself.
     """
     own = abs(column[MIDDLE, MIDDLE])
     cross = np.zeros((SIZE, SIZE), bool)
-    cross[MIDDLE], cross[:, MIDDLE] = True, True
+    cross[MIDDLE] = True
+    cross[:, MIDDLE] = True
     rest = ~cross
     cross[MIDDLE, MIDDLE] = False
     return float(np.linalg.norm(column[cross]) / own), float(np.linalg.norm(column[rest]) / own)
@@ -92,17 +94,16 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             if draw >= budget.seeds:  # the rest is for the medians, in NumPy
                 continue
             point = [jnp.asarray(w) for w in factors]
-            plain, natural = pb.ntk(PROBLEM, point), pb.natural_ntk(PROBLEM, point)
+            plain = pb.ntk(PROBLEM, point)
+            natural = pb.natural_ntk(PROBLEM, point)
             egf, ngf = (np.asarray(k.column(MIDDLE, MIDDLE)) for k in (plain, natural))
-            egd, ngd = (
-                plain.discrete_column(MIDDLE, MIDDLE, step=0.1),
-                natural.discrete_column(MIDDLE, MIDDLE, step=STEPS[1]),
-            )
+            egd = plain.discrete_column(MIDDLE, MIDDLE, step=0.1)
+            ngd = natural.discrete_column(MIDDLE, MIDDLE, step=STEPS[1])
             found["reference"][depth] += [
                 distance(egf, euclidean(factors)),
                 distance(ngd, steps[1]),
             ]
-            cross, rest = shares(egf)
+            cross, rest = spread(egf)
             found["cross"][depth].append(cross)
             found["rest"][depth].append(rest)
             found["natural"][depth].append(distance(ngf, unit))
@@ -153,7 +154,8 @@ def draw(data):
     steps = {"EGF": "", "EGD": r", $\eta = 0.1$", "NGF": "", "NGD": r", $\eta = 0.01$"}
     for i, depth in enumerate((1, 2, 3)):
         for k, name in enumerate(COLUMNS):
-            ax, matrix = axes[i, k], np.asarray(data[f"{depth}|{name}"])
+            ax = axes[i, k]
+            matrix = np.asarray(data[f"{depth}|{name}"])
             scale = np.abs(matrix).max()
             ax.imshow(matrix, cmap="RdBu_r", vmin=-scale, vmax=scale)
             ax.set(xticks=[], yticks=[])
@@ -169,8 +171,11 @@ CLAIM = Claim(
     name="depth-figure-3",
     source="depth",
     place="Figure 3 and section 4",
-    statement="For two and more factors the Euclidean kernel spreads beyond the observed entry, in a cross for two; the natural kernel is the identity whatever the depth, and approximately "
-    "so for natural steps.",
+    statement=(
+        "For two and more factors the Euclidean kernel spreads beyond the observed entry, in a "
+        "cross for two; the natural kernel is the identity whatever the depth, and approximately "
+        "so for natural steps."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -75,17 +75,13 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
             for depth in DEPTHS:
                 start = initial(rng, chosen.size, depth)
                 end = euclidean_flow(task, start, chosen.most)
-                data[f"error_{depth}"][i, seed], data[f"fit_{depth}"][i, seed] = (
-                    error(end.beta, task),
-                    end.fit,
-                )
+                data[f"error_{depth}"][i, seed] = error(end.beta, task)
+                data[f"fit_{depth}"][i, seed] = end.fit
                 data[f"rank_{depth}"][i, seed] = effective_rank(end.beta)
                 if depth == 3:
                     natural = np.where(task.mask, task.truth, product(start))
-                    data["error_natural"][i, seed], data["rank_natural"][i, seed] = (
-                        error(natural, task),
-                        effective_rank(natural),
-                    )
+                    data["error_natural"][i, seed] = error(natural, task)
+                    data["rank_natural"][i, seed] = effective_rank(natural)
             for depth, inside in COLLAPSED:
                 end = euclidean_flow(
                     task, initial(rng, chosen.size, depth, inside=inside), chosen.most
@@ -99,9 +95,11 @@ def steps_move_nothing_else(key: PRNGKeyArray) -> Row:
     move that are not observed.
     """
     rng = generator(key)
-    task, model = sample_task(rng, 12, 2, 50), MatrixProduct(2)
+    task = sample_task(rng, 12, 2, 50)
+    model = MatrixProduct(2)
     factors = tuple(jnp.asarray(w) for w in initial(rng, 12, 2, scale=1.0))
-    before, step = np.asarray(model.product(factors)), jax.jit(model.natural_gradient)
+    before = np.asarray(model.product(factors))
+    step = jax.jit(model.natural_gradient)
     for _ in range(60):
         factors = tuple(
             w - 0.1 * d
@@ -110,10 +108,10 @@ def steps_move_nothing_else(key: PRNGKeyArray) -> Row:
             )
         )
     moved = np.asarray(model.product(factors)) - before
-    share = np.linalg.norm(moved[~task.mask]) / np.linalg.norm(moved)
+    fraction = np.linalg.norm(moved[~task.mask]) / np.linalg.norm(moved)
     return at_most(
-        "NGD by 60 steps of 0.1, L = 2: share of the motion in entries not observed",
-        share,
+        "NGD by 60 steps of 0.1, L = 2: fraction of the motion in entries not observed",
+        fraction,
         0.2,
         Role.CONTROL,
     )
@@ -151,15 +149,15 @@ def rows(data: Mapping[str, Any]) -> Iterator[Row]:
     apart = [abs(mean[f"collapsed_{l}_{k}"] - mean[f"error_{l}"])[1:].max() for l, k in COLLAPSED]
     against = (mean["error_1"] - mean["error_2"])[1:].min()
     yield at_most(
-        "right: change by collapsed initialisation over the effect of L = 2, all but the fewest observations",
+        "right: change by collapsed initialisation over the effect of L = 2, all but the fewest "
+        "observations",
         max(apart) / against,
         0.5,
     )
-    deep = np.mean(data["fit_4"] > 1.01e-3)
-    yield at_least(
-        "share of the flows of depth 4 cut by the bound on evaluations (not at their end)",
-        deep,
-        0.0,
+    yield at_most(
+        "EGD L = 4, cut by the bound on evaluations or not: training error, largest",
+        data["fit_4"].max(),
+        0.1,
         Role.CONTROL,
     )
 
@@ -226,8 +224,12 @@ CLAIM = Claim(
     name="depth-figure-5",
     source="depth",
     place="Figure 5, section 4",
-    statement="Completion of a matrix of rank 5, D = 100: EGD in products of two and more matrices identifies low-rank solutions; NGD works as EGD in the direct parametrisation and fails to generalise completely; "
-    "initialisation, collapsed from deeper products, plays a negligible part.",
+    statement=(
+        "Completion of a matrix of rank 5, D = 100: EGD in products of two and more matrices "
+        "identifies low-rank solutions; NGD works as EGD in the direct parametrisation and fails "
+        "to generalise completely; initialisation, collapsed from deeper products, plays a "
+        "negligible part."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

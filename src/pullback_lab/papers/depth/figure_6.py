@@ -34,11 +34,13 @@ def sizes(budget: Budget) -> Sizes:
 
 def rows(data: dict) -> Iterator[Row]:
     """What the text says of the figure, and what the runs give."""
-    samples, dimension = data["samples"], data["dimension"]
+    samples = data["samples"]
+    dimension = data["dimension"]
     euclidean, natural, population = (
         data[name].mean(axis=-1) for name in ("euclidean", "natural", "population")
     )
-    few, many = samples < dimension, samples > dimension
+    few = samples < dimension
+    many = samples > dimension
     best = euclidean[:3].max(axis=0)
     yield at_most(
         "N < D: NGD with the training Fisher is at chance: largest |accuracy - 1/2|",
@@ -87,7 +89,10 @@ def rows(data: dict) -> Iterator[Row]:
     )
     reached = np.mean(data["reached"] > np.log1p(LATE) - 1e-6)
     yield at_least(
-        "share of the Euclidean flows, all depths, that reach t = 2e5", reached, 1.0, Role.CONTROL
+        "fraction of the Euclidean flows, all depths, that reach t = 2e5",
+        reached,
+        1.0,
+        Role.CONTROL,
     )
 
 
@@ -101,12 +106,19 @@ CLAIM = Claim(
     name="depth-figure-6",
     source="depth",
     place="Figure 6 (Appendix H)",
-    statement="With D = 50 and 5 non-zero coefficients the picture of Figure 4 repeats: NGD with the training Fisher is at chance for N < D and below EGD for N > D, "
-    "also with the population Fisher; the deepest diagonal network performs poorly.",
+    statement=(
+        "With D = 50 and 5 non-zero coefficients the picture of Figure 4 repeats: NGD with the "
+        "training Fisher is at chance for N < D and below EGD for N > D, also with the "
+        "population Fisher; the deepest diagonal network performs poorly."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of least squares, and falls to chance only at N = D. Once its flow is "
-    "followed to the end, the deepest network is above the shallow one on average over N > D, though below it for the fewest samples.",
+    correction=(
+        "NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of "
+        "least squares, and falls to chance only at N = D. Once its flow is followed to the end, "
+        "the deepest network is above the shallow one on average over N > D, though below it for "
+        "the fewest samples."
+    ),
     draw=draw,
     key_number="N < D: NGD (Moore-Penrose) has the accuracy of least squares, difference",
 )

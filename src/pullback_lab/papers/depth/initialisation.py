@@ -28,7 +28,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Random products of five depths."""
     rng = generator(key)
     size, draws = (100, 40 * budget.seeds) if budget.full else (30, 100)
-    ranks, spectra = {}, {}
+    ranks = {}
+    spectra = {}
     for depth in DEPTHS:
         products = [
             np.linalg.multi_dot([*gaussian(rng, [size] * (depth + 1)), np.eye(size)])
@@ -46,11 +47,11 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             -1e-9,
         ),
         at_least(
-            "share of products of effective rank ≤ D/2: smallest change with depth",
+            "fraction of products of effective rank ≤ D/2: smallest change with depth",
             np.diff(low).min(),
             0.0,
         ),
-        at_least("that share at six factors, less that at one", low[-1] - low[0], 0.9),
+        at_least("that fraction at six factors, less that at one", low[-1] - low[0], 0.9),
         at_least(
             "control: effective rank of one Gaussian matrix, over D",
             means[0] / size,
@@ -106,7 +107,10 @@ CLAIM = Claim(
     name="depth-initialisation",
     source="depth",
     place="section 5.2, third question",
-    statement="A product of isotropic Gaussian matrices is effectively of low rank, with a probability that increases with the number of factors.",
+    statement=(
+        "A product of isotropic Gaussian matrices is effectively of low rank, with a probability "
+        "that increases with the number of factors."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -32,10 +32,12 @@ def score(s: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def enumerated(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mean and the second moment of the score, over all label vectors."""
-    mean, second = np.zeros(s.size), np.zeros((s.size, s.size))
+    mean = np.zeros(s.size)
+    second = np.zeros((s.size, s.size))
     for labels in itertools.product((-1.0, 1.0), repeat=s.size):
         y = np.array(labels)
-        g, probability = score(s, y), np.prod(phi(y * s))
+        g = score(s, y)
+        probability = np.prod(phi(y * s))
         mean += probability * g
         second += probability * np.outer(g, g)
     return mean, second
@@ -45,7 +47,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Gradient by automatic differentiation, Fisher matrix by enumeration."""
     rng = generator(key)
     size = 12 if budget.full else 6
-    s, y = 2 * rng.standard_normal(size), rng.choice([-1.0, 1.0], size)
+    s = 2 * rng.standard_normal(size)
+    y = rng.choice([-1.0, 1.0], size)
     gradient = jax.jit(jax.grad(lambda z, y: jnp.sum(jnp.log1p(jnp.exp(-y * z)))))(
         jnp.asarray(s), jnp.asarray(y)
     )
@@ -72,7 +75,10 @@ CLAIM = Claim(
     name="depth-lemma-1",
     source="depth",
     place="appendix A, Lemma 1, eqs. (9) to (14)",
-    statement="In its logits a logistic model has the gradient -y(1 - φ(ys)) and a diagonal Fisher matrix φ(s)(1 - φ(s)).",
+    statement=(
+        "In its logits a logistic model has the gradient -y(1 - φ(ys)) and a diagonal Fisher "
+        "matrix φ(s)(1 - φ(s))."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -34,7 +34,8 @@ def second_moment(sigma: float, size: int) -> np.ndarray:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A 2 x 2 matrix, flat."""
     rng = generator(key)
-    beta, sigma = jnp.asarray(rng.standard_normal(4)), float(rng.uniform(0.2, 3.0))
+    beta = jnp.asarray(rng.standard_normal(4))
+    sigma = float(rng.uniform(0.2, 3.0))
     metric = pb.metric.Gaussian(sigma**2)
     expected = np.eye(4) / sigma**2
     hessian = jax.jit(jax.hessian(lambda m: metric.divergence(beta, m)))(beta)
@@ -51,7 +52,10 @@ CLAIM = Claim(
     name="depth-lemma-2",
     source="depth",
     place="appendix A, Lemma 2, eqs. (15) to (17)",
-    statement="With Gaussian noise of standard deviation σ on all entries, the Fisher matrix of the product matrix is I/σ².",
+    statement=(
+        "With Gaussian noise of standard deviation σ on all entries, the Fisher matrix of the "
+        "product matrix is I/σ²."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -37,7 +37,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Random problems, from zero and from elsewhere."""
     rng = generator(key)
     count = 6 * budget.seeds if budget.full else 4
-    errors, cosines, invariance = [], [], []
+    errors = []
+    cosines = []
+    invariance = []
     for i in range(count):
         x, y = separable(rng, SAMPLES, COLUMNS)
         start = (i % 2) * rng.standard_normal(COLUMNS)
@@ -102,7 +104,10 @@ CLAIM = Claim(
     name="depth-limit-direction",
     source="depth",
     place="Kerekes et al., section 3, the case N > D",
-    statement="On separable data with N > D the natural flow tends to the solution of a linear program, min Σ q_i x̃_i·v with margins of at least 1, like 1/t.",
+    statement=(
+        "On separable data with N > D the natural flow tends to the solution of a linear "
+        "program, min Σ q_i x̃_i·v with margins of at least 1, like 1/t."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -50,10 +50,15 @@ def hessian_of(problem: pb.Composite, params: Array, data: tuple[Array, Array]) 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The natural flow, the Newton flow and the convex problem."""
     rng = generator(key)
-    hessian, decay, newton, convex, deep = [], [], [], [], []
+    hessian = []
+    decay = []
+    newton = []
+    convex = []
+    deep = []
     for _ in range(budget.seeds):
         x, y = separable(rng, *TALL)
-        start, data = 0.5 * rng.standard_normal(4), batch(x, y)
+        start = 0.5 * rng.standard_normal(4)
+        data = batch(x, y)
         hessian.append(
             distance(fisher(x, start) / len(x), hessian_of(LINEAR, jnp.asarray(start), data))
         )
@@ -70,7 +75,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         )
         convex.append(distance(newton_flow(x, y, start, TIMES[-1]), beta[-1]))
         w = rng.standard_normal((2, 4))
-        j, f = jacobian(w), fisher(x, w.prod(axis=0)) / len(x)
+        j = jacobian(w)
+        f = fisher(x, w.prod(axis=0)) / len(x)
         deep.append(distance(j.T @ f @ j, hessian_of(DIAGONAL, jnp.asarray(w), data)))
     rows = (
         at_most("the Fisher matrix is the Hessian of the loss", max(hessian), 1e-13),
@@ -91,7 +97,10 @@ CLAIM = Claim(
     name="depth-newton-flow",
     source="depth",
     place="Kerekes et al., section 3",
-    statement="The natural flow of a linear logistic model is its Newton flow: the gradient decays as e^-t, and each point of the flow solves one convex problem.",
+    statement=(
+        "The natural flow of a linear logistic model is its Newton flow: the gradient decays as "
+        "e^-t, and each point of the flow solves one convex problem."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

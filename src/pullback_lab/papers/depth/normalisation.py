@@ -33,7 +33,8 @@ from ._logistic import (
     separable,
 )
 
-(SAMPLES, COLUMNS), END = WIDE, 6.0
+(SAMPLES, COLUMNS) = WIDE
+END = 6.0
 
 
 def summed(s: Float[Array, " N"], targets: Float[Array, " N"]) -> Float[Array, ""]:
@@ -49,7 +50,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Three choices of the measures."""
     rng = generator(key)
     x, y = separable(rng, SAMPLES, COLUMNS)
-    start, data = 0.3 * rng.standard_normal(COLUMNS), batch(x, y)
+    start = 0.3 * rng.standard_normal(COLUMNS)
+    data = batch(x, y)
     s0 = x @ start
     mixed, summed_both = (
         np.asarray(
@@ -96,9 +98,15 @@ CLAIM = Claim(
     name="depth-normalisation",
     source="depth",
     place="section 2.3, eqs. (2) and (36), against eqs. (10), (19), (54) and Figure 4",
-    statement="With the loss summed over the samples and the Fisher matrix averaged, the logits of the natural flow converge to t·y.",
+    statement=(
+        "With the loss summed over the samples and the Fisher matrix averaged, the logits of the "
+        "natural flow converge to t·y."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="As written the flow runs N times as fast, s → N t y. Loss and Fisher matrix must share one measure; then s → t y.",
+    correction=(
+        "As written the flow runs N times as fast, s → N t y. Loss and Fisher matrix must share "
+        "one measure; then s → t y."
+    ),
     key_number="as written: speed of the margins under the flow (3) is 1, off by",
 )

@@ -19,7 +19,11 @@ from .._numbers import distance, generator
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Wide, wide and rank deficient, and tall data."""
     rng = generator(key)
-    wide, deficient, tall, residual, coefficients = [], [], [], [], []
+    wide = []
+    deficient = []
+    tall = []
+    residual = []
+    coefficients = []
     for _ in range(max(budget.seeds, 5)):
         a = rng.standard_normal((9, 9)) + np.eye(9)
         y = rng.choice([-1.0, 1.0], 6)
@@ -30,7 +34,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             errors.append(distance(data @ a.T @ fit(data @ a.T), data @ fit(data)))
         residual.append(distance(low @ np.linalg.pinv(low, rcond=1e-10) @ y, y))
         coefficients.append(distance(a.T @ np.linalg.pinv(x @ a.T) @ y, np.linalg.pinv(x) @ y))
-        x, y = rng.standard_normal((20, 9)), rng.choice([-1.0, 1.0], 20)
+        x = rng.standard_normal((20, 9))
+        y = rng.choice([-1.0, 1.0], 20)
         tall.append(
             distance(
                 a.T @ np.linalg.lstsq(x @ a.T, y, rcond=None)[0],
@@ -61,7 +66,10 @@ CLAIM = Claim(
     name="depth-ols",
     source="depth",
     place="appendix G",
-    statement="Ordinary least squares is invariant under invertible maps of the data: the fitted values if N < D, the coefficients if N ≥ D.",
+    statement=(
+        "Ordinary least squares is invariant under invertible maps of the data: the fitted "
+        "values if N < D, the coefficients if N ≥ D."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

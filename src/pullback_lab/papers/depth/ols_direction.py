@@ -27,10 +27,15 @@ SAMPLES, COLUMNS = WIDE
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """From zero and from elsewhere."""
     rng = generator(key)
-    zero, there, closed, rank, angles = [], [], [], [], []
+    zero = []
+    there = []
+    closed = []
+    rank = []
+    angles = []
     for _ in range(budget.seeds):
         x, y = separable(rng, SAMPLES, COLUMNS)
-        ols, start = np.linalg.pinv(x) @ y, 0.3 * rng.standard_normal(COLUMNS)
+        ols = np.linalg.pinv(x) @ y
+        start = 0.3 * rng.standard_normal(COLUMNS)
         straight, curved = (natural_flow(x, y, b, TIMES) for b in (np.zeros(COLUMNS), start))
         zero.append(max(1 - cosine(b, ols) for b in straight))
         angles.append([np.arccos(min(cosine(b, ols), 1.0)) for b in curved])
@@ -45,7 +50,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         at_most("from β₀ = 0: 1 - cosine with X⁺y, all times", max(zero), 1e-12, Role.CORRECTED),
         at_most("from β₀ ≠ 0: angle at t = 100", max(a[-1] for a in angles), 0.05, Role.CORRECTED),
         at_most(
-            f"and it falls like 1/t, from t = 30 to 100 by {speed:.2f}: largest relative difference",
+            f"and it falls like 1/t, from t = 30 to 100 by {speed:.2f}: largest relative "
+            "difference",
             max(abs(r / speed - 1) for r in there),
             0.2,
             Role.CORRECTED,
@@ -64,6 +70,9 @@ CLAIM = Claim(
     statement="With N < D and the Moore-Penrose inverse, β_t converges in direction to (XᵀX)⁻¹Xᵀy.",
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="To X⁺y: XᵀX is singular for N < D. From zero the direction is exact at all times, from elsewhere it is reached like 1/t.",
+    correction=(
+        "To X⁺y: XᵀX is singular for N < D. From zero the direction is exact at all times, from "
+        "elsewhere it is reached like 1/t."
+    ),
     key_number="from β₀ = 0: 1 - cosine with X⁺y, all times",
 )

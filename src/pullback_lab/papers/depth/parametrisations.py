@@ -41,7 +41,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     rng = generator(key)
     x, y = separable(rng, 10, 4)
     w = rng.standard_normal((3, 4))
-    beta, inputs = w.prod(axis=0), jnp.asarray(x)
+    beta = w.prod(axis=0)
+    inputs = jnp.asarray(x)
 
     def loss(flat, i, label):
         return jnp.log1p(jnp.exp(-label * inputs[i] @ jnp.prod(flat.reshape(-1, 4), axis=0)))
@@ -94,7 +95,10 @@ CLAIM = Claim(
     name="depth-parametrisations",
     source="depth",
     place="appendix B.3, eqs. (32) to (40)",
-    statement="Gradient and averaged Fisher matrix of the linear model are (35) and (36); of a diagonal network F(w) = JᵀF(β)J.",
+    statement=(
+        "Gradient and averaged Fisher matrix of the linear model are (35) and (36); of a "
+        "diagonal network F(w) = JᵀF(β)J."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -24,12 +24,13 @@ from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._numbers import cosine, distance, generator
 from ._logistic import DIAGONAL, LINEAR, batch, fisher, gradient
 
-STEP, CAP = 0.2, 0.5
+STEP = 0.2
+CAP = 0.5
 """The step in time, and the largest motion of a training logit in one step."""
 
 
 def accuracy(beta: np.ndarray, truth: np.ndarray) -> float:
-    """The share of Gaussian inputs that get the right label."""
+    """The fraction of Gaussian inputs that get the right label."""
     return 1 - float(np.arccos(np.clip(cosine(beta, truth), -1, 1))) / np.pi
 
 
@@ -54,11 +55,14 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     rng = generator(key)
     columns, sparse, many = (50, 5, 2000) if budget.full else (20, 3, 1000)
     seeds = max(3, budget.seeds)
-    scores, spread, check = {name: [] for name in ("training", "population", "EGD2")}, [], []
+    scores = {name: [] for name in ("training", "population", "EGD2")}
+    spread = []
+    check = []
     for _ in range(seeds):
         truth = (np.arange(columns) < sparse) * 1.0
         x = rng.standard_normal((columns, columns))
-        y, others = np.sign(x @ truth), rng.standard_normal((many, columns))
+        y = np.sign(x @ truth)
+        others = rng.standard_normal((many, columns))
         path = np.asarray(descend(batch(x, y), jnp.asarray(others), jnp.zeros(columns)))
         scores["training"].append(accuracy(np.linalg.solve(x, y), truth))
         scores["population"].append(accuracy(path[-1], truth))
@@ -115,7 +119,10 @@ CLAIM = Claim(
     name="depth-test-fisher",
     source="depth",
     place="section 5.2, second and fourth questions",
-    statement="Averaging the Fisher matrix over many other samples improves the generalisation of natural gradient, which still does not match EGD in a sparse parametrisation.",
+    statement=(
+        "Averaging the Fisher matrix over many other samples improves the generalisation of "
+        "natural gradient, which still does not match EGD in a sparse parametrisation."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     key_number="N = D: accuracy with the population Fisher, less that with the training Fisher",

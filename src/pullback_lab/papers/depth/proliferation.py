@@ -31,14 +31,14 @@ def coincide(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
-    """The share of random sample sets for which they coincide, over D/(N log N)."""
+    """The fraction of random sample sets for which they coincide, over D/(N log N)."""
     rng = generator(key)
     sizes, draws = ((40, 100, 200), 40 * budget.seeds) if budget.full else ((40,), 60)
-    shares = np.zeros((len(sizes), len(RATIOS)))
+    fractions = np.zeros((len(sizes), len(RATIOS)))
     for i, n in enumerate(sizes):
         for k, ratio in enumerate(RATIOS):
             d = max(n + 1, int(ratio * n * np.log(n)))
-            shares[i, k] = np.mean(
+            fractions[i, k] = np.mean(
                 [
                     coincide(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n))
                     for _ in range(draws)
@@ -46,13 +46,18 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             )
     agree = []
     for _ in range(10):
-        x, y = rng.standard_normal((8, 30)), rng.choice([-1.0, 1.0], 8)
-        margin, ols = np.asarray(l2_margin(x, y)), np.linalg.pinv(x) @ y
+        x = rng.standard_normal((8, 30))
+        y = rng.choice([-1.0, 1.0], 8)
+        margin = np.asarray(l2_margin(x, y))
+        ols = np.linalg.pinv(x) @ y
         agree.append((distance(margin, ols) < 1e-8) == coincide(x, y))
-    x, y = rng.standard_normal((30, 31)), rng.choice([-1.0, 1.0], 30)
+    x = rng.standard_normal((30, 31))
+    y = rng.choice([-1.0, 1.0], 30)
     rows = (
         at_least(
-            "share of sample sets where they coincide, D = 1.2 N log N", shares[:, 2].max(), 0.5
+            "fraction of sample sets where they coincide, D = 1.2 N log N",
+            fractions[:, 2].max(),
+            0.5,
         ),
         at_most(
             "N = 30, D = 31: margins of least squares, all equal to 1, off by",
@@ -60,29 +65,31 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             1e-8,
             Role.CORRECTED,
         ),
-        at_least("that share at D = 4 N log N", shares[:, -1].min(), 0.8, Role.CORRECTED),
-        at_most("and at D = 0.5 N log N", shares[:, 0].max(), 0.1, Role.CORRECTED),
+        at_least("that fraction at D = 4 N log N", fractions[:, -1].min(), 0.8, Role.CORRECTED),
+        at_most("and at D = 0.5 N log N", fractions[:, 0].max(), 0.1, Role.CORRECTED),
         at_least(
-            "control: the criterion against the margin itself, share of agreement",
+            "control: the criterion against the margin itself, fraction of agreement",
             np.mean(agree),
             1.0,
             Role.CONTROL,
         ),
     )
     return Measured(
-        rows, {"sizes": np.array(sizes), "ratios": RATIOS, "shares": shares, "draws": draws}
+        rows, {"sizes": np.array(sizes), "ratios": RATIOS, "fractions": fractions, "draws": draws}
     )
 
 
 def draw(data):
-    """The share over D/(N log N)."""
+    """The fraction over D/(N log N)."""
 
     fig, axes = open_figure()
-    for i, (n, share) in enumerate(zip(data["sizes"], np.asarray(data["shares"]), strict=True)):
-        spread = np.sqrt(share * (1 - share) / data["draws"])
+    for i, (n, fraction) in enumerate(
+        zip(data["sizes"], np.asarray(data["fractions"]), strict=True)
+    ):
+        spread = np.sqrt(fraction * (1 - fraction) / data["draws"])
         axes.errorbar(
             data["ratios"],
-            share,
+            fraction,
             yerr=spread,
             color=COLOURS[i],
             marker="o",
@@ -94,7 +101,7 @@ def draw(data):
         axes.axvline(x, color="0.6", ls=":", lw=1)
     axes.set(
         xlabel="D/(N log N)",
-        ylabel="share of sample sets",
+        ylabel="fraction of sample sets",
         title="least squares is the largest margin",
     )
     axes.legend(frameon=False)
@@ -105,10 +112,16 @@ CLAIM = Claim(
     name="depth-proliferation",
     source="depth",
     place="section 3, after Theorem 3",
-    statement="The largest margin and least squares coincide when D > N log N; in the natural flow all samples are support vectors when D > N.",
+    statement=(
+        "The largest margin and least squares coincide when D > N log N; in the natural flow all "
+        "samples are support vectors when D > N."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="The second half holds. In the first the order is right but not the constant: the change is around D = 2 N log N, and gradual.",
+    correction=(
+        "The second half holds. In the first the order is right but not the constant: the change "
+        "is around D = 2 N log N, and gradual."
+    ),
     draw=draw,
-    key_number="share of sample sets where they coincide, D = 1.2 N log N",
+    key_number="fraction of sample sets where they coincide, D = 1.2 N log N",
 )

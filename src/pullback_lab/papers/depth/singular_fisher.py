@@ -29,18 +29,24 @@ from .._figure import COLOURS, open_figure
 from .._numbers import cosine, distance, generator
 from ._logistic import STACKED, follow, interpolating_logits, separable
 
-SAMPLES, COLUMNS, END = 4, 12, 10.0
+SAMPLES = 4
+COLUMNS = 12
+END = 10.0
 SCALES = 10.0 ** np.array([-30.0, -20, -14, -10, -8, -6, -4, -3, -2, -1, 0])
 
 
 def hyperbolic(x: np.ndarray, s: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The coefficients of two layers whose logits are s."""
-    plus, minus = 2 * np.log(np.abs(first + second)), 2 * np.log(np.abs(first - second))
+    plus = 2 * np.log(np.abs(first + second))
+    minus = 2 * np.log(np.abs(first - second))
 
-    dual, up, down = np.zeros(len(x)), np.exp(plus) / 4, np.exp(minus) / 4
+    dual = np.zeros(len(x))
+    up = np.exp(plus) / 4
+    down = np.exp(minus) / 4
     for _ in range(1000):
         m = 2 * (x.T @ dual)
-        up, down = np.exp(plus + m) / 4, np.exp(minus - m) / 4
+        up = np.exp(plus + m) / 4
+        down = np.exp(minus - m) / 4
         residual = x @ (up - down) - s
         if np.linalg.norm(residual) <= 1e-13 * np.linalg.norm(s):
             break
@@ -61,7 +67,12 @@ def layers(beta: np.ndarray, depth: int) -> np.ndarray:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The same start in one, two and three layers; then smaller starts in two."""
     rng = generator(key)
-    logits_gap, beta_gap, dual_gap, sparse, least, excess = [], [], [], [], [], []
+    logits_gap = []
+    beta_gap = []
+    dual_gap = []
+    sparse = []
+    least = []
+    excess = []
     for _ in range(budget.seeds):
         x, y = separable(rng, SAMPLES, COLUMNS)
         start = 0.3 * rng.choice([-1.0, 1.0], COLUMNS) * rng.uniform(0.5, 1.0, COLUMNS)
@@ -78,7 +89,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         beta_gap += [distance(betas[depth], betas[1]) for depth in (2, 3)]
         dual_gap.append(distance(betas[2], hyperbolic(x, s, *layers(start, 2))))
         small = [hyperbolic(x, 40.0 * y, *layers(scale * start / 0.3, 2)) for scale in SCALES]
-        l1, ols = 40 * np.asarray(l1_interpolant(x, y)), 40 * np.linalg.pinv(x) @ y
+        l1 = 40 * np.asarray(l1_interpolant(x, y))
+        ols = 40 * np.linalg.pinv(x) @ y
         sparse.append([cosine(b, l1) for b in small])
         least.append([cosine(b, ols) for b in small])
         excess.append([np.abs(b).sum() / np.abs(l1).sum() - 1 for b in (*small, ols)])
@@ -159,11 +171,17 @@ CLAIM = Claim(
     name="depth-singular-fisher",
     source="depth",
     place="abstract and sections 1, 2.3, 3, where N < D",
-    statement="Natural gradient follows the same trajectory and finds the same optimum in every parametrisation.",
+    statement=(
+        "Natural gradient follows the same trajectory and finds the same optimum in every "
+        "parametrisation."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="Of the logits. Where the Fisher matrix is singular on the model (N < D) the coefficients depend on depth even with the Moore-Penrose inverse: two diagonal layers "
-    "tend to the interpolant of least l1 norm, not to least squares.",
+    correction=(
+        "Of the logits. Where the Fisher matrix is singular on the model (N < D) the "
+        "coefficients depend on depth even with the Moore-Penrose inverse: two diagonal layers "
+        "tend to the interpolant of least l1 norm, not to least squares."
+    ),
     draw=draw,
     key_number="coefficients of L = 2 and 3 against L = 1, t = 10: smallest difference",
 )

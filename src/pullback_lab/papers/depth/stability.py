@@ -50,7 +50,8 @@ def _signed(x: np.ndarray, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np
 def shifted_down(x: np.ndarray, z: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Eqs. (24), (25) with u_min in place of u_max: it cannot overflow."""
     signed, u = _signed(x, z, y)
-    scale, phi = np.exp(u.min() - u), 1 / (1 + np.exp(-u))
+    scale = np.exp(u.min() - u)
+    phi = 1 / (1 + np.exp(-u))
     return -np.linalg.pinv(signed.T @ ((scale * phi**2)[:, None] * signed)) @ (
         signed.T @ (scale * phi)
     )
@@ -69,7 +70,8 @@ def sorted_qr(x: np.ndarray, z: np.ndarray, y: np.ndarray) -> np.ndarray:
     if signed.shape[0] <= signed.shape[1]:
         return -np.linalg.pinv(signed) @ (1 + np.exp(-u))
     order = np.argsort(u)
-    signed, u = signed[order], u[order]
+    signed = signed[order]
+    u = u[order]
     weight = np.exp((u[0] - u) / 2) / (1 + np.exp(-u))
     factors: Any = scipy.linalg.qr(weight[:, None] * signed, mode="economic", pivoting=True)
     q, r, columns = factors
@@ -90,7 +92,8 @@ METHODS: dict[str, Callable] = {
 
 def errors(x: np.ndarray, z: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """The relative error of every method against the decimal reference."""
-    expected, found = reference(x, z, y), {}
+    expected = reference(x, z, y)
+    found = {}
     with np.errstate(all="ignore"):
         for name, method in METHODS.items():
             try:
@@ -123,7 +126,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         for shape, size in (("N < D", (5, 8)), ("N > D", (12, 3)))
         for name, values in _curves(rng, size, spreads).items()
     }
-    old, new, down = "(24), (25): shift by u_max", "X̃⁺ or sorted QR", "shift by u_min"
+    old = "(24), (25): shift by u_max"
+    new = "X̃⁺ or sorted QR"
+    down = "shift by u_min"
     rows = [
         at_most("common offset 720: (24), (25)", table["common offset 720"][old], 1e-10),
         at_most("N < D, u in [40, 100]: (24), (25)", table["N < D, u in [40, 100]"][old], 1e-6),
@@ -217,11 +222,17 @@ CLAIM = Claim(
     name="depth-stability",
     source="depth",
     place="appendix B.1, eqs. (18) to (25)",
-    statement="With e^-u_max taken out of the Fisher matrix and of the gradient, the natural gradient stays numerically stable as the margins grow.",
+    statement=(
+        "With e^-u_max taken out of the Fisher matrix and of the gradient, the natural gradient "
+        "stays numerically stable as the margins grow."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="This cures a common offset only; with a spread of 60 among the margins no digit is right, and beyond 709 the shift itself overflows. Do not form the Fisher matrix: the "
-    "weights cancel if N ≤ D, and sorted QR of the weighted rows serves if N > D.",
+    correction=(
+        "This cures a common offset only; with a spread of 60 among the margins no digit is "
+        "right, and beyond 709 the shift itself overflows. Do not form the Fisher matrix: the "
+        "weights cancel if N ≤ D, and sorted QR of the weighted rows serves if N > D."
+    ),
     draw=draw,
     key_number="all cases: the library",
 )

@@ -57,10 +57,8 @@ def line(start: np.ndarray, target: np.ndarray, seen: np.ndarray) -> np.ndarray:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Products of factors, then two parametrisations that are not onto."""
     rng = generator(key)
-    target, seen = (
-        rng.standard_normal((SIZE, SIZE)),
-        (rng.permutation(SIZE**2).reshape(SIZE, SIZE) < 6) * 1.0,
-    )
+    target = rng.standard_normal((SIZE, SIZE))
+    seen = (rng.permutation(SIZE**2).reshape(SIZE, SIZE) < 6) * 1.0
     rows = []
     for depth in (1, 2, 3) if budget.full else (2,):
         factors = [jnp.asarray(np.eye(SIZE) + 0.3 * w) for w in gaussian(rng, [SIZE] * (depth + 1))]
@@ -117,10 +115,15 @@ CLAIM = Claim(
     name="depth-completion",
     source="depth",
     place="section 4, Statement, and appendix F",
-    statement="In matrix completion with F = I, natural flow in any parametrisation whose Jacobian has full rank is Euclidean flow on the matrix itself; "
-    "unobserved entries do not move.",
+    statement=(
+        "In matrix completion with F = I, natural flow in any parametrisation whose Jacobian has "
+        "full rank is Euclidean flow on the matrix itself; unobserved entries do not move."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="Full row rank. Parametrisations whose Jacobian is not onto move unobserved entries, by the projection.",
+    correction=(
+        "Full row rank. Parametrisations whose Jacobian is not onto move unobserved entries, by "
+        "the projection."
+    ),
     key_number="2 factors, J onto: the flow against the line",
 )

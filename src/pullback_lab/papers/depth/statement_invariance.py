@@ -73,7 +73,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     direct = solve_ivp(
         natural, (0.0, TIMES[-1]), np.asarray(wide(w)), t_eval=TIMES, rtol=1e-10, atol=1e-12
     ).y.T
-    j, c = np.asarray(jax.jacfwd(wide)(w)), np.asarray(jax.grad(loss)(wide(w)))
+    j = np.asarray(jax.jacfwd(wide)(w))
+    c = np.asarray(jax.grad(loss)(wide(w)))
     euclidean = distance(j @ j.T @ c, c)
 
     v = jnp.asarray([0.3, -0.5])
@@ -83,7 +84,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
     ambient = np.linalg.solve(f, c)
     projected = j @ np.linalg.solve(j.T @ f @ j, j.T @ f @ ambient)
-    rows_full, columns_full, singular = [], [], []
+    rows_full = []
+    columns_full = []
+    singular = []
     for _ in range(5 * budget.seeds):
         root = rng.standard_normal((3, 3))
         rows_full.append(law(rng.standard_normal((3, 5)), root @ root.T + np.eye(3)))
@@ -126,9 +129,15 @@ CLAIM = Claim(
     name="depth-invariance",
     source="depth",
     place="section 2.3, Statement, and appendix E",
-    statement="If the Jacobian of θ = P(w) and F(θ) have full rank, then natural flow in w is natural flow in θ.",
+    statement=(
+        "If the Jacobian of θ = P(w) and F(θ) have full rank, then natural flow in w is natural "
+        "flow in θ."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="Full row rank. With full column rank only, θ moves by the projection of the natural gradient on the range of J.",
+    correction=(
+        "Full row rank. With full column rank only, θ moves by the projection of the natural "
+        "gradient on the range of J."
+    ),
     key_number="J onto, flow in w and in θ: largest difference",
 )

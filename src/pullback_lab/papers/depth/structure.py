@@ -19,13 +19,13 @@ from ._figure_sparse import EARLY, contrast, seeds
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Contrasts of natural and Euclidean flows."""
     dimension, support, count = (1000, 20, seeds(budget, 3)) if budget.full else (100, 6, 4)
-    natural, euclidean, deep = np.zeros(count), np.zeros(count), np.zeros(count)
+    natural = np.zeros(count)
+    euclidean = np.zeros(count)
+    deep = np.zeros(count)
     for seed in range(count):
         rng = generator(jax.random.fold_in(key, seed))
-        task, weights = (
-            sample_task(rng, round(2.5 * dimension), dimension, support),
-            SPREAD * rng.standard_normal((2, dimension)),
-        )
+        task = sample_task(rng, round(2.5 * dimension), dimension, support)
+        weights = SPREAD * rng.standard_normal((2, dimension))
         natural[seed] = contrast(natural_flow(task, EARLY), support)
         flows = [
             euclidean_flow(task, weights[:depth], most=6000, stiff=not budget.full).beta
@@ -58,7 +58,10 @@ CLAIM = Claim(
     name="depth-structure",
     source="depth",
     place="section 3.1, on Figure 4, right",
-    statement="With 2.5 times as many samples as dimensions natural gradient descent still fails to learn which coefficients are not zero.",
+    statement=(
+        "With 2.5 times as many samples as dimensions natural gradient descent still fails to "
+        "learn which coefficients are not zero."
+    ),
     verdict=Verdict.FAILS,
     run=run,
 )

@@ -71,7 +71,10 @@ CLAIM = Claim(
     name="depth-theorem-1",
     source="depth",
     place="Theorem 1 and appendix C.1",
-    statement="With N < D and X of full rank, the logits of the natural flow are the same on X and on XAᵀ, A invertible.",
+    statement=(
+        "With N < D and X of full rank, the logits of the natural flow are the same on X and on "
+        "XAᵀ, A invertible."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

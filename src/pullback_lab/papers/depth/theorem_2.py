@@ -34,11 +34,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         x, y = separable(rng, SAMPLES, COLUMNS)
         start = 0.5 * rng.standard_normal(COLUMNS)
         beta = natural_flow(x, y, start, TIMES)
-        a, scale = (
-            rng.standard_normal((COLUMNS, COLUMNS)) + np.eye(COLUMNS),
-            np.exp(rng.standard_normal(COLUMNS)),
-        )
-        z, moved = x @ a.T, np.linalg.solve(a.T, start)
+        a = rng.standard_normal((COLUMNS, COLUMNS)) + np.eye(COLUMNS)
+        scale = np.exp(rng.standard_normal(COLUMNS))
+        z = x @ a.T
+        moved = np.linalg.solve(a.T, start)
         other = natural_flow(z, y, moved, TIMES)
         errors["beta"].append(distance(other @ a, beta))
         errors["logits"].append(distance(other @ z.T, beta @ x.T))
@@ -79,7 +78,10 @@ CLAIM = Claim(
     name="depth-theorem-2",
     source="depth",
     place="Theorem 2, its Conclusion, and appendix C.2",
-    statement="With N ≥ D and X of full rank, the natural flows on X and on XAᵀ correspond to each other: Aᵀβ' = β at all times.",
+    statement=(
+        "With N ≥ D and X of full rank, the natural flows on X and on XAᵀ correspond to each "
+        "other: Aᵀβ' = β at all times."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

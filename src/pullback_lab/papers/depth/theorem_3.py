@@ -30,14 +30,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The flow to t = 300."""
     rng = generator(key)
     times = np.concatenate([[0.0], np.geomspace(0.1, END, 30)])
-    exact, slope, ratio, curves = [], [], [], None
+    exact = []
+    slope = []
+    ratio = []
+    curves = None
     for _ in range(budget.seeds):
         x, y = separable(rng, SAMPLES, COLUMNS)
         start = 0.4 * rng.standard_normal(COLUMNS)
-        s, closed = (
-            natural_flow(x, y, start, times) @ x.T,
-            interpolating_logits(x @ start, y, times),
-        )
+        s = natural_flow(x, y, start, times) @ x.T
+        closed = interpolating_logits(x @ start, y, times)
         exact.append(distance(s, closed))
         slope.append(np.abs((s[-1] - s[-2]) / (times[-1] - times[-2]) - y).max())
         ratio.append(np.abs(s[-1] / END - y).max())
@@ -65,7 +66,8 @@ def draw(data):
     """The margins of all samples over time, on the line t."""
 
     fig, axes = open_figure(columns=2, size=(4.2, 3.4))
-    t, margins = np.asarray(data["times"]), np.asarray(data["margins"])
+    t = np.asarray(data["times"])
+    margins = np.asarray(data["margins"])
     near = t <= 10
     axes[0].plot(t[near], margins[near], color=COLOURS[0], lw=1)
     axes[0].plot(t[near], t[near], color="k", ls="--", lw=1, label="t")
@@ -84,7 +86,10 @@ CLAIM = Claim(
     name="depth-theorem-3",
     source="depth",
     place="Theorem 3 and its remark",
-    statement="With N < D and X of full rank, the logits of the natural flow grow asymptotically linearly, in the direction of the labels.",
+    statement=(
+        "With N < D and X of full rank, the logits of the natural flow grow asymptotically "
+        "linearly, in the direction of the labels."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

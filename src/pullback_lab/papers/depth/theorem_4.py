@@ -53,11 +53,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         "one hidden layer, P = 40": (3, 8),
         **({"two hidden layers, P = 116": (3, 8, 8)} if budget.full else {}),
     }
-    rows, curves = [], {}
+    rows = []
+    curves = {}
     for name, sizes in shapes.items():
-        error, slope, lost = [], [], []
+        error = []
+        slope = []
+        lost = []
         for _ in range(budget.seeds):
-            x, y = rng.standard_normal((5, 3)), rng.permutation([1.0, -1.0, 1.0, -1.0, 1.0])
+            x = rng.standard_normal((5, 3))
+            y = rng.permutation([1.0, -1.0, 1.0, -1.0, 1.0])
             params = weights(rng, sizes)
             s0 = np.asarray(network(params, jnp.asarray(x)))
             sol = pb.flow(
@@ -85,7 +89,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 def _too_small(rng: np.random.Generator) -> float:
-    x, y, params = rng.standard_normal((9, 3)), rng.choice([-1.0, 1.0], 9), weights(rng, (3, 1))
+    x = rng.standard_normal((9, 3))
+    y = rng.choice([-1.0, 1.0], 9)
+    params = weights(rng, (3, 1))
     ng = pb.natural_gradient(NETWORK, params, batch(x, y))
     s = np.asarray(network(params, jnp.asarray(x)))
     return distance(-np.asarray(ng.pushforward), y * (1 + np.exp(-y * s)))
@@ -95,7 +101,8 @@ def draw(data):
     """The margins over time: each tends to t + c."""
 
     fig, axes = open_figure()
-    t, margins = np.asarray(data["times"]), np.asarray(data["margins"])
+    t = np.asarray(data["times"])
+    margins = np.asarray(data["margins"])
     for i, c in enumerate(data["offsets"]):
         colour = COLOURS[i % len(COLOURS)]
         axes.plot(t, margins[:, i], color=colour, lw=1.5)
@@ -111,8 +118,10 @@ CLAIM = Claim(
     name="depth-theorem-4",
     source="depth",
     place="Theorem 4 and appendix C.3, eqs. (63) to (73)",
-    statement="In any model with P ≥ N parameters whose Jacobian keeps full rank, the logits of the natural flow grow asymptotically linearly, in the "
-    "direction of the labels.",
+    statement=(
+        "In any model with P ≥ N parameters whose Jacobian keeps full rank, the logits of the "
+        "natural flow grow asymptotically linearly, in the direction of the labels."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -22,7 +22,8 @@ from .._numbers import distance, generator
 from ._products import jacobian, product
 from .statement_completion import problem
 
-SIZE, OBSERVED = 8, 44
+SIZE = 8
+OBSERVED = 44
 
 
 def error(beta: np.ndarray, target: np.ndarray, hidden: np.ndarray) -> float:
@@ -33,7 +34,10 @@ def error(beta: np.ndarray, target: np.ndarray, hidden: np.ndarray) -> float:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A matrix of rank one, two factors, small start; both metrics."""
     rng = generator(key)
-    masked_errors, full_errors, fits, gauge = [], [], [], []
+    masked_errors = []
+    full_errors = []
+    fits = []
+    gauge = []
     for _ in range(budget.seeds):
         target = np.outer(rng.choice([-1.0, 1.0], SIZE), rng.uniform(0.5, 1.5, SIZE))
         seen = (rng.permutation(SIZE**2).reshape(SIZE, SIZE) < OBSERVED) * 1.0
@@ -88,9 +92,15 @@ CLAIM = Claim(
     name="depth-train-fisher",
     source="depth",
     place="section 2.3 against section 4",
-    statement="In matrix completion the Fisher matrix, averaged on the training data, can be taken to be the identity, so that natural gradient does not move unobserved entries.",
+    statement=(
+        "In matrix completion the Fisher matrix, averaged on the training data, can be taken to "
+        "be the identity, so that natural gradient does not move unobserved entries."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="The identity is the Fisher matrix of all entries. Averaged on the training data it is the mask; with it and Moore-Penrose, natural gradient does complete the matrix.",
+    correction=(
+        "The identity is the Fisher matrix of all entries. Averaged on the training data it is "
+        "the mask; with it and Moore-Penrose, natural gradient does complete the matrix."
+    ),
     key_number="training Fisher: mean error on unobserved entries",
 )

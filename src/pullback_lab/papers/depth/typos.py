@@ -5,7 +5,7 @@ touches a result.
 |---|---|---|
 | (7), (62) | \(\dot v = F^{-1}\nabla L\) | \(\dot v = -F^{-1}\nabla L\) |
 | Theorem 2, sketch | \(v_t = \beta'_t\) | \(v_t = \beta_t(X, y)\) |
-| (12) | \(\mathbb E[y_i(1 - \varphi(y_i))]\) | \(\mathbb E[y_i(1 - \varphi(y_i s_i))]\), which is zero |
+| (12) | \(\mathbb E[y_i(1 - \varphi(y_i))]\) | \(\mathbb E[y_i(1 - \varphi(y_i s_i))] = 0\) |
 | (22), (25) | \(-\tilde X\varphi(-u)\) | \(-\tilde X^\top\varphi(-u)\) |
 | B.2 | most entries of \(J\) are non-zero | are zero |
 | B.2 | the last \(L - l - 1\) layers | \(L - l\) |
@@ -13,13 +13,13 @@ touches a result.
 | (36), line 4 | \((1 - \varphi)^2\varphi^2\) | \((1 - \varphi)\varphi^2\) |
 | (37) | \(\nabla_\beta = J^\top\nabla_w\) | \(\nabla_w = J^\top\nabla_\beta\) |
 | (39) | \(\prod_{k \ne i}^N\) | \(\prod_{k \ne n}^L\) |
-| before (49) | \(\mathrm{vec}(ABC) = (C^\top\otimes A)\,\mathrm{vec}(X)\) | \(\mathrm{vec}(AXB) = (B^\top\otimes A)\,\mathrm{vec}(X)\) |
-| C.3 | \(\tilde x = -x\) gives \(\tilde y = 1\) | only for \(y = -1\); in general \(\tilde x = yx\) |
+| before (49) | \(\mathrm{vec}(ABC) = (C^\top\otimes A)v\) | \(\mathrm{vec}(AXB) = (B^\top\otimes A)v\) |
+| C.3 | \(\tilde x = -x\) gives \(\tilde y = 1\) | only if \(y = -1\); in general \(\tilde x = yx\) |
 | C.3 | \(c \in \mathbb R^D\) | \(c \in \mathbb R^N\) |
 | 2.3 | unique within the eigenspace of \(F\) | unique up to the kernel of \(F\) |
 
-In the last row but four the printed line has no \(X\) on its left; it is read with \(B = X\), and
-then it is right. Also, and not for a number to decide: (28) has \(i = j\) for \(i = k\); (43), (44)
+Before (49), \(v = \mathrm{vec}(X)\); the printed line has no \(X\) on its left, and is right if it
+is read with \(B = X\). Also, and not for a number to decide: (28) has \(i = j\) for \(i = k\); (43), (44)
 write \(J^{-1}\) for a right inverse (`factorisation`); B.2 and C.3 refer to B.2 for what is in B.1,
 section 4 to E for F, appendix A to "Theorem 1.4".
 """
@@ -51,14 +51,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 def _flow(rng: np.random.Generator) -> Iterator[Row]:
     """The flow of v = Aᵀβ', by differences of the convex solution."""
     x, y = separable(rng, 15, 3)
-    a, start, h = rng.standard_normal((3, 3)) + 2 * np.eye(3), 0.3 * rng.standard_normal(3), 1e-4
-    z, moved = x @ a.T, np.linalg.solve(a.T, start)
+    a = rng.standard_normal((3, 3)) + 2 * np.eye(3)
+    start = 0.3 * rng.standard_normal(3)
+    h = 1e-4
+    z = x @ a.T
+    moved = np.linalg.solve(a.T, start)
     other = {t: newton_flow(z, y, moved, t) for t in (1.0 - h, 1.0, 1.0 + h)}
     v = {t: a.T @ b for t, b in other.items()}
-    motion, field = (
-        (v[1.0 + h] - v[1.0 - h]) / (2 * h),
-        np.linalg.solve(fisher(x, v[1.0]), gradient(x, y, v[1.0])),
-    )
+    motion = (v[1.0 + h] - v[1.0 - h]) / (2 * h)
+    field = np.linalg.solve(fisher(x, v[1.0]), gradient(x, y, v[1.0]))
     yield from pair("(7), (62), the sign", distance(motion, field), distance(motion, -field))
     beta = newton_flow(x, y, start, 1.0)
     yield from pair("Theorem 2, sketch, v_t", distance(v[1.0], other[1.0]), distance(v[1.0], beta))
@@ -66,7 +67,8 @@ def _flow(rng: np.random.Generator) -> Iterator[Row]:
 
 def _linear(rng: np.random.Generator) -> Iterator[Row]:
     """The linear model; a square design, so that both shapes fit."""
-    s, label = 1.3, np.array([1.0, -1.0])
+    s = 1.3
+    label = np.array([1.0, -1.0])
     mean = lambda inner: abs(float(np.sum(phi(label * s) * label * (1 - phi(inner)))))
     yield from pair("(12), a mean score that vanishes", mean(label), mean(label * s))
     x, y = separable(rng, 4, 4)
@@ -95,12 +97,11 @@ def _linear(rng: np.random.Generator) -> Iterator[Row]:
     )
     x = rng.standard_normal((2, 4))
     f = fisher(x, beta)
-    first, kernel = (
-        np.linalg.pinv(f) @ f @ rng.standard_normal(4),
-        (np.eye(4) - np.linalg.pinv(f) @ f) @ rng.standard_normal(4),
-    )
+    first = np.linalg.pinv(f) @ f @ rng.standard_normal(4)
+    kernel = (np.eye(4) - np.linalg.pinv(f) @ f) @ rng.standard_normal(4)
     yield equals(
-        "2.3, as printed: dimension of the set of directions, on the range of F, two samples of four columns",
+        "2.3, as printed: dimension of the set of directions, on the range of F, two samples of "
+        "four columns",
         4 - np.linalg.matrix_rank(f),
         0,
     )
@@ -118,7 +119,8 @@ def _loss(x: np.ndarray, y: np.ndarray, beta: np.ndarray) -> float:
 
 def _layers(rng: np.random.Generator) -> Iterator[Row]:
     """Three diagonal layers of six coordinates, then the vec of a product."""
-    depth, size = 3, 6
+    depth = 3
+    size = 6
     w = rng.standard_normal((depth, size))
     j = jacobian(w)
     exact = np.array(
@@ -140,16 +142,17 @@ def _layers(rng: np.random.Generator) -> Iterator[Row]:
     yield from pair(
         "(39), the product over the other layers", distance(literal, exact), distance(j, exact)
     )
-    share = np.count_nonzero(j) / j.size
-    yield equals("B.2, as printed: most entries of J are non-zero", share > 0.5, True)
+    fraction = np.count_nonzero(j) / j.size
+    yield equals("B.2, as printed: most entries of J are non-zero", fraction > 0.5, True)
     yield equals(
-        "B.2, corrected: share of non-zero entries, times D", share * size, 1, Role.CORRECTED
+        "B.2, corrected: fraction of non-zero entries, times D", fraction * size, 1, Role.CORRECTED
     )
-    layer = 2
-    after = depth - layer
-    yield equals("B.2, as printed: layers after the second of three", depth - layer - 1, after)
-    yield equals(
-        "B.2, corrected: layers after the second of three", depth - layer, after, Role.CORRECTED
+    beta = np.prod(w, axis=0)
+    split = lambda l, last: np.prod(w[:l], axis=0) * np.prod(w[depth - last :], axis=0)
+    yield from pair(
+        "B.2, b_l in (27), the product of the last layers, l = 2 of 3",
+        distance(split(2, depth - 2 - 1), beta),
+        distance(split(2, depth - 2), beta),
     )
     yield equals("(37), as printed: entries of ∇_w that Jᵀ can be applied to", j.T.shape[1], w.size)
     g = rng.standard_normal(size)
@@ -173,14 +176,16 @@ def _layers(rng: np.random.Generator) -> Iterator[Row]:
 
 def _rescaling(rng: np.random.Generator) -> Iterator[Row]:
     """C.3: a sample with y = 1, whose logit is flipped as printed; and the constants of a run."""
-    s, y = 0.8, 1.0
+    s = 0.8
+    y = 1.0
     speed = y / float(phi(np.array(y * s)))  # eq. (66)
     yield from pair(
         "C.3, the speed (67) of s̃ for y = 1",
         abs(-speed - 1 / float(phi(np.array(-s)))),
         abs(y * speed - 1 / float(phi(np.array(y * s)))),
     )
-    samples, columns = 3, 7
+    samples = 3
+    columns = 7
     x, labels = separable(rng, samples, columns)
     constants = np.logaddexp(0.0, labels * (x @ rng.standard_normal(columns)))
     yield equals("C.3, as printed: constants c, N = 3, D = 7", constants.size, columns)
@@ -194,5 +199,8 @@ CLAIM = Claim(
     statement="The formulas as printed.",
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="Signs, transposes, indices and counts; the table in the module lists them. No result depends on them.",
+    correction=(
+        "Signs, transposes, indices and counts; the table in the module lists them. No result "
+        "depends on them."
+    ),
 )

@@ -107,7 +107,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     names = ("Fisher", "Euclidean", "Wasserstein")
     wide = {name: descend(y[:, None] * x, name, LOSSES[:4])[-1] for name in names}
     ols = np.linalg.pinv(x) @ y
-    x, y = LABELS[:, None] * POINTS, LABELS
+    x = LABELS[:, None] * POINTS
+    y = LABELS
     plane = {name: descend(POINTS, name, LOSSES) for name in names}
     ends = {name: degrees(path[-1]) for name, path in plane.items()}
     beta = np.array([0.8, 0.3])
@@ -211,7 +212,10 @@ CLAIM = Claim(
     name="depth-wasserstein",
     source="depth",
     place="section 5.2, last question",
-    statement="The choice of the metric, Fisher-Rao or Wasserstein, may give rise to different inductive biases of natural gradient.",
+    statement=(
+        "The choice of the metric, Fisher-Rao or Wasserstein, may give rise to different "
+        "inductive biases of natural gradient."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     correction="",

@@ -13,7 +13,9 @@ from jaxtyping import Array, Float
 
 import pullback as pb
 
-PARAMETERS, INNER, OUTPUTS = 6, 3, 5
+PARAMETERS = 6
+INNER = 3
+OUTPUTS = 5
 _rng = np.random.default_rng(7)
 _B, _C = (np.linalg.qr(_rng.standard_normal((OUTPUTS, INNER)))[0] for _ in range(2))
 _T = _rng.standard_normal(OUTPUTS)

@@ -39,7 +39,8 @@ def at_rest(strength: float) -> float:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A covariance matrix with a long step, then a half line with a penalty."""
     y = jnp.asarray(generator(key).standard_normal((40, 2)) @ np.array([[0.3, 0.1], [0.0, 0.2]]))
-    sigma, x = jnp.asarray([[2.0, 0.1], [0.1, 0.1]]), jnp.zeros((40, 1))
+    sigma = jnp.asarray([[2.0, 0.1], [0.1, 0.1]])
+    x = jnp.zeros((40, 1))
     problem = pb.Composite(covariance, metric=pb.metric.GaussianMeanCovariance())
     matrices = pb.constraint.PositiveDefinite(0.01)
     back = pb.constrained_step(problem, sigma, (x, y), step=1.2, constraint=matrices)
@@ -86,10 +87,15 @@ CLAIM = Claim(
     name="constraints",
     source="invariance",
     place="Section 4, practical considerations",
-    statement="In a constrained parameter space a step may lead outside; back-projection, a penalty and weight clipping avoid it.",
+    statement=(
+        "In a constrained parameter space a step may lead outside; back-projection, a penalty "
+        "and weight clipping avoid it."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="Back-projection and clipping do. A quadratic penalty limits the violation, in inverse proportion to its strength, and does not "
-    "avoid it.",
+    correction=(
+        "Back-projection and clipping do. A quadratic penalty limits the violation, in inverse "
+        "proportion to its strength, and does not avoid it."
+    ),
     key_number="a penalty of strength 1000: how far inside it comes to rest",
 )

@@ -27,12 +27,15 @@ TRIALS = 6
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Charts of a model of dimension three."""
-    rng, rows = generator(key), []
+    rng = generator(key)
+    rows = []
     problem = pb.Composite(outer, loss=loss, metric=METRIC)
     for _ in range(TRIALS * budget.seeds):
         theta, f = change(rng, rng.standard_normal(INNER), 0.8)
-        old, new = pb.natural_gradient(problem, f(theta)), pb.natural_gradient(_in(f), theta)
-        j, big_f = np.asarray(jacobian(outer, f(theta))), np.asarray(jacobian(f, theta))
+        old = pb.natural_gradient(problem, f(theta))
+        new = pb.natural_gradient(_in(f), theta)
+        j = np.asarray(jacobian(outer, f(theta)))
+        big_f = np.asarray(jacobian(f, theta))
         chain = np.asarray(jacobian(Composition(outer, f), theta))
         w = rng.standard_normal(INNER)
         rows.append(
@@ -82,8 +85,11 @@ CLAIM = Claim(
     name="definitions",
     source="invariance",
     place="Definitions 4, 5, 6 and Remark 1",
-    statement="Invariance on the parameters implies invariance on the model. If the model is a manifold and parametrisations are diffeomorphisms on "
-    "it, the three notions are one, and the natural parameter gradient satisfies it.",
+    statement=(
+        "Invariance on the parameters implies invariance on the model. If the model is a "
+        "manifold and parametrisations are diffeomorphisms on it, the three notions are one, and "
+        "the natural parameter gradient satisfies it."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

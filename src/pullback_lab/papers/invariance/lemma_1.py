@@ -19,7 +19,10 @@ from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._inverses import asymmetry, projector, random_inverse
 from .._numbers import distance, generator
 
-SPACE, VECTORS, RANKS, INVERSES = 6, 8, (1, 2, 3, 4), 20
+SPACE = 6
+VECTORS = 8
+RANKS = (1, 2, 3, 4)
+INVERSES = 20
 
 
 def spanning_set(rng: np.random.Generator, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -49,11 +52,13 @@ def _constant(matrix, z):
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Every rank, with random inverses."""
-    rng, worst = generator(key), dict.fromkeys(("inverse", "random", "pseudo", "library"), 0.0)
+    rng = generator(key)
+    worst = dict.fromkeys(("inverse", "random", "pseudo", "library"), 0.0)
     least = dict.fromkeys(("asymmetry", "coefficients", "control"), np.inf)
     for rank in RANKS * budget.seeds:
         e, b, omega = spanning_set(rng, rank)
-        g, pulled = e.T @ b @ e, e.T @ omega
+        g = e.T @ b @ e
+        pulled = e.T @ omega
         expected = projector(e, b, rank) @ np.linalg.solve(b, omega)
         pseudo = np.linalg.pinv(g, rcond=1e-12)
         for _ in range(INVERSES):
@@ -105,8 +110,10 @@ CLAIM = Claim(
     name="lemma-1",
     source="invariance",
     place="Lemma 1, (10)",
-    statement="Any generalised inverse of the Gram matrix of any spanning set, dependent or not, leads to the projection of the gradient on "
-    "the span.",
+    statement=(
+        "Any generalised inverse of the Gram matrix of any spanning set, dependent or not, leads "
+        "to the projection of the gradient on the span."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -18,7 +18,9 @@ import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
 
-XI, THETA, TANGENT = np.array([2.0, 1.0]), np.array([1.0, 1.0]), np.diag([2.0, 1.0])
+XI = np.array([2.0, 1.0])
+THETA = np.array([1.0, 1.0])
+TANGENT = np.diag([2.0, 1.0])
 
 
 def phi(xi: Float[Array, " 2"]) -> Float[Array, " 2"]:
@@ -38,11 +40,10 @@ def loss(z: Float[Array, " 2"]) -> Float[Array, ""]:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Both parametrisations, and the gauge that turns one into the other."""
-    first, second = pb.Composite(phi, loss=loss), pb.Composite(psi, loss=loss)
-    old, new = (
-        pb.natural_gradient(first, jnp.asarray(XI)),
-        pb.natural_gradient(second, jnp.asarray(THETA)),
-    )
+    first = pb.Composite(phi, loss=loss)
+    second = pb.Composite(psi, loss=loss)
+    old = pb.natural_gradient(first, jnp.asarray(XI))
+    new = pb.natural_gradient(second, jnp.asarray(THETA))
     gauge = jnp.asarray(np.linalg.inv(TANGENT @ TANGENT.T))
     gauged = pb.natural_gradient(first, jnp.asarray(XI), inverse=pb.MoorePenrose(gauge=gauge))
     g_old, g_new = jax.jit(
@@ -83,8 +84,10 @@ CLAIM = Claim(
     name="minimum-norm",
     source="invariance",
     place="Appendix A.3, (57) to (71)",
-    statement="Two parametrisations of a line by two numbers: the natural gradients (3, 3) and (4.8, 1.2) differ on the parameters and move the "
-    "model alike.",
+    statement=(
+        "Two parametrisations of a line by two numbers: the natural gradients (3, 3) and (4.8, "
+        "1.2) differ on the parameters and move the model alike."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -74,9 +74,12 @@ CLAIMS = (
         name="parameter-space",
         source="invariance",
         place="Section 3.2 (Definition 6), (25) to (39)",
-        statement="On the parameters the natural gradient of an overparametrised model is not reparametrisation invariant: both vectors solve "
-        "G(ξ)y = ∇L, with least norms of their own, and differ by something that the metric does not see. If the model is not overparametrised "
-        "they agree.",
+        statement=(
+            "On the parameters the natural gradient of an overparametrised model is not "
+            "reparametrisation invariant: both vectors solve G(ξ)y = ∇L, with least norms of "
+            "their own, and differ by something that the metric does not see. If the model is "
+            "not overparametrised they agree."
+        ),
         verdict=Verdict.HOLDS,
         run=run,
     ),

@@ -24,10 +24,13 @@ from .lemma_1 import RANKS, spanning_set
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Random spanning sets, then the crossing of the figure eight."""
-    rng, of_v, of_projection = generator(key), 0.0, 0.0
+    rng = generator(key)
+    of_v = 0.0
+    of_projection = 0.0
     for rank in RANKS * budget.seeds:
         e, b, omega = spanning_set(rng, rank)
-        v, g = np.linalg.solve(b, omega), e.T @ b @ e
+        v = np.linalg.solve(b, omega)
+        g = e.T @ b @ e
         best = np.linalg.lstsq(e, v, rcond=1e-12)[
             0
         ]  # the coordinates of v, as nearly as there are any
@@ -47,7 +50,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 "v has coordinates in the spanning set: largest distance from the span", of_v, 1e-12
             ),
             equals(
-                "dimension of what the branches span in a singular point of a curve: T_pM would be of dimension",
+                "dimension of what the branches span in a singular point of a curve: T_pM would "
+                "be of dimension",
                 _rank(tangents),
                 1,
             ),
@@ -75,9 +79,15 @@ CLAIM = Claim(
     name="proofs",
     source="invariance",
     place="Proofs of Lemma 1 and Theorem 1",
-    statement="In the proofs ω(eᵢ) = Gᵢⱼvʲ with the coordinates of v, and V is the tangent space of the model.",
+    statement=(
+        "In the proofs ω(eᵢ) = Gᵢⱼvʲ with the coordinates of v, and V is the tangent space of "
+        "the model."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="The coordinates are those of Π(v), since v need not be in the span; and V is the tangent space of Z, since that of the model is "
-    "not defined in a singular point. The statements of both are right.",
+    correction=(
+        "The coordinates are those of Π(v), since v need not be in the span; and V is the "
+        "tangent space of Z, since that of the model is not defined in a singular point. The "
+        "statements of both are right."
+    ),
 )

@@ -58,7 +58,8 @@ def area(points: np.ndarray, side: float) -> float:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Three maps of the plane."""
-    rows, data = [], {"side": np.asarray(SIDES)}
+    rows = []
+    data = {"side": np.asarray(SIDES)}
     order = lambda areas: float(np.log(areas[0] / areas[-1]) / np.log(SIDES[0] / SIDES[-1]))
     for name, model in MODELS.items():
         images, improper = look(model, 901 if budget.full else 601)
@@ -67,7 +68,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         )
         rows.append(
             at_most(
-                f"{name}: area of the image of improper points, in the side of the boxes: |order - 1|",
+                f"{name}: area of the image of improper points, in the side of the boxes: |order "
+                "- 1|",
                 abs(order(bad) - 1),
                 0.15,
             )
@@ -80,7 +82,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         if name == "at rest":
             rows.append(
                 at_least(
-                    "at rest: share of the parameters that are improper",
+                    "at rest: fraction of the parameters that are improper",
                     improper.mean(),
                     0.33,
                     Role.CONTROL,
@@ -127,8 +129,11 @@ CLAIM = Claim(
     name="proposition-1",
     source="invariance",
     place="Proposition 1, (41)",
-    statement="The images of the points in which the parametrisation is not proper have measure zero in the smooth part of the model, even if those "
-    "points themselves do not. (A theorem of Sard; here it is tried on three maps of the plane.)",
+    statement=(
+        "The images of the points in which the parametrisation is not proper have measure zero "
+        "in the smooth part of the model, even if those points themselves do not. (A theorem of "
+        "Sard; here it is tried on three maps of the plane.)"
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -27,13 +27,14 @@ def plain(problem: pb.Composite, params: Any, batch: Any) -> Any:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A model with more parameters than dimensions, one with as many, and the plain gradient."""
-    rng, warp = generator(key), jax.random.split(key)[0]
-    over, chart = jnp.asarray(point(rng)), jnp.asarray(rng.standard_normal(INNER))
-    wide, narrow = (
-        pb.Composite(phi, loss=loss, metric=METRIC),
-        pb.Composite(outer, loss=loss, metric=METRIC),
-    )
-    f, g = pb.random_reparametrisation(over, warp), pb.random_reparametrisation(chart, warp)
+    rng = generator(key)
+    warp = jax.random.split(key)[0]
+    over = jnp.asarray(point(rng))
+    chart = jnp.asarray(rng.standard_normal(INNER))
+    wide = pb.Composite(phi, loss=loss, metric=METRIC)
+    narrow = pb.Composite(outer, loss=loss, metric=METRIC)
+    f = pb.random_reparametrisation(over, warp)
+    g = pb.random_reparametrisation(chart, warp)
     found = {
         "overparametrised": pb.check_invariance(wide, over, reparametrisation=f),
         "not overparametrised": pb.check_invariance(narrow, chart, reparametrisation=g),
@@ -93,8 +94,10 @@ CLAIM = Claim(
     name="trajectory",
     source="invariance",
     place="Section 4, invariance of the trajectory",
-    statement="An infinitesimal step is invariant on the model, a finite one is not: the trajectory depends on the parametrisation, and not only "
-    "for overparametrised models.",
+    statement=(
+        "An infinitesimal step is invariant on the model, a finite one is not: the trajectory "
+        "depends on the parametrisation, and not only for overparametrised models."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -35,7 +35,8 @@ is theirs.
 
 def divergence(u: dict, w: dict) -> Any:
     """The mean of KL(p_u || p_w) over the inputs."""
-    a, b = logits(u, X), logits(w, X)
+    a = logits(u, X)
+    b = logits(w, X)
     p = jax.nn.sigmoid(a)
     log_ratio = p * (jax.nn.log_sigmoid(a) - jax.nn.log_sigmoid(b)) + (1 - p) * (
         jax.nn.log_sigmoid(-a) - jax.nn.log_sigmoid(-b)
@@ -102,7 +103,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(
         (
             at_most(
-                "natural gradient: order in 1/λ of the distance from the proximal point, |order - 2|",
+                "natural gradient: order in 1/λ of the distance from the proximal point, |order "
+                "- 2|",
                 abs(order(found["natural"]) - 2),
                 0.05,
             ),
@@ -196,8 +198,11 @@ CLAIMS = (
         name="proximal-natural",
         source="lecture",
         place="Approximations 1 and 2",
-        statement="Linearise the cost, and the proximal point becomes mirror descent; expand the divergence to second order as well, and it becomes the "
-        "natural gradient step. As λ goes to infinity both are the proximal point to first order in the step.",
+        statement=(
+            "Linearise the cost, and the proximal point becomes mirror descent; expand the "
+            "divergence to second order as well, and it becomes the natural gradient step. As λ "
+            "goes to infinity both are the proximal point to first order in the step."
+        ),
         verdict=Verdict.HOLDS,
         run=run,
     ),
@@ -205,12 +210,18 @@ CLAIMS = (
         name="proximal-newton",
         source="lecture",
         place="Approximation 3",
-        statement="Second-order Taylor expansions of both cost and divergence are the better approximation of the proximal point: the damped Newton step, "
-        "read as a gain of one order over the natural gradient.",
+        statement=(
+            "Second-order Taylor expansions of both cost and divergence are the better "
+            "approximation of the proximal point: the damped Newton step, read as a gain of one "
+            "order over the natural gradient."
+        ),
         verdict=Verdict.CORRECTED,
         run=run_newton,
-        correction="There is no gain in order unless the divergence is quadratic: the cubic term of the divergence is of the same order as the quadratic "
-        "term of the cost. With KL the order is 2, as for the natural gradient; with squared distance it is 3.",
+        correction=(
+            "There is no gain in order unless the divergence is quadratic: the cubic term of the "
+            "divergence is of the same order as the quadratic term of the cost. With KL the "
+            "order is 2, as for the natural gradient; with squared distance it is 3."
+        ),
         draw=draw,
     ),
 )

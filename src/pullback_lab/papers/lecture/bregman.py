@@ -20,7 +20,8 @@ import pullback as pb
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._numbers import distance, generator
 
-A, B = np.array([0.3, -0.8, 1.1]), np.array([-0.6, 0.9, 0.2])
+A = np.array([0.3, -0.8, 1.1])
+B = np.array([-0.6, 0.9, 0.2])
 
 
 def kl(p: np.ndarray, q: np.ndarray) -> float:
@@ -30,10 +31,8 @@ def kl(p: np.ndarray, q: np.ndarray) -> float:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Three classes."""
-    bregman, family = (
-        pb.metric.Bregman(jax.nn.logsumexp),
-        pb.metric.ExponentialFamily(jax.nn.logsumexp),
-    )
+    bregman = pb.metric.Bregman(jax.nn.logsumexp)
+    family = pb.metric.ExponentialFamily(jax.nn.logsumexp)
     categorical = pb.metric.Categorical()
 
     @jax.jit
@@ -95,11 +94,10 @@ def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
         )
 
     matrix, strict_matrix, shifted = look(jnp.asarray(A))
-    values, other = (
-        np.linalg.eigvalsh(np.asarray(matrix)),
-        np.linalg.eigvalsh(np.asarray(strict_matrix)),
-    )
-    hessians, euclidean = [], []
+    values = np.linalg.eigvalsh(np.asarray(matrix))
+    other = np.linalg.eigvalsh(np.asarray(strict_matrix))
+    hessians = []
+    euclidean = []
     for a, b in generator(key).standard_normal((5 * budget.seeds, 2, 3)):
         diagonal, direct, half = compare(jnp.asarray(a), jnp.asarray(b))
         hessians.append(distance(diagonal, direct))
@@ -107,7 +105,8 @@ def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(
         (
             at_least(
-                "φ = the cross-entropy of logits, convex: smallest eigenvalue of G_z relative to the largest",
+                "φ = the cross-entropy of logits, convex: smallest eigenvalue of G_z relative to "
+                "the largest",
                 values[0] / values[-1],
                 1e-10,
             ),
@@ -147,20 +146,31 @@ CLAIMS = (
         name="bregman-order",
         source="lecture",
         place="Bregman divergence, examples",
-        statement="If z are the natural parameters of an exponential family and φ its log-partition function, then D_φ is the KL divergence.",
+        statement=(
+            "If z are the natural parameters of an exponential family and φ its log-partition "
+            "function, then D_φ is the KL divergence."
+        ),
         verdict=Verdict.CORRECTED,
         run=run,
-        correction="With the arguments reversed, D_φ(z, z') = KL(p_z' || p_z), where the lecture's proximal term is KL(p_u || p_z). The Hessians on the "
-        "diagonal, and so the metrics, are the same.",
+        correction=(
+            "With the arguments reversed, D_φ(z, z') = KL(p_z' || p_z), where the lecture's "
+            "proximal term is KL(p_u || p_z). The Hessians on the diagonal, and so the metrics, "
+            "are the same."
+        ),
     ),
     Claim(
         name="bregman-convex",
         source="lecture",
         place="Bregman divergence, its Hessian",
-        statement="If the loss is convex in the outputs we can choose φ = L, and the Gauss-Newton Hessian is the metric.",
+        statement=(
+            "If the loss is convex in the outputs we can choose φ = L, and the Gauss-Newton "
+            "Hessian is the metric."
+        ),
         verdict=Verdict.CORRECTED,
         run=run_convex,
-        correction="A metric needs a strictly convex φ. The cross-entropy of logits is convex only: its Hessian has the kernel (1, ..., 1), and the "
-        "metric is singular.",
+        correction=(
+            "A metric needs a strictly convex φ. The cross-entropy of logits is convex only: its "
+            "Hessian has the kernel (1, ..., 1), and the metric is singular."
+        ),
     ),
 )

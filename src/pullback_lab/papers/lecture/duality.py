@@ -31,7 +31,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
     found: dict[str, list[float]] = {name: [] for name in ("adjoint", "inner", "musical", "plain")}
     for _ in range(5 * budget.seeds):
-        u, v, c = rng.standard_normal(8), rng.standard_normal(8), rng.standard_normal(10)
+        u = rng.standard_normal(8)
+        v = rng.standard_normal(8)
+        c = rng.standard_normal(10)
         pushed, pulled, inner, flat, back = (
             np.asarray(x) for x in look(*map(jnp.asarray, (u, v, c)))
         )
@@ -48,7 +50,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(
         (
             at_most(
-                "pull a covector back or push a vector forward: the pairing is the same, largest error",
+                "pull a covector back or push a vector forward: the pairing is the same, largest "
+                "error",
                 max(found["adjoint"]),
                 1e-12,
             ),
@@ -73,8 +76,11 @@ CLAIM = Claim(
     name="duality",
     source="lecture",
     place="Vectors and covectors; pulling back a metric",
-    statement="Vectors can be pushed forward and covectors pulled back; pushing two vectors forward and taking their inner product is taking it in the metric "
-    "pulled back. The natural gradient is the differential, a covector, made a vector by the metric.",
+    statement=(
+        "Vectors can be pushed forward and covectors pulled back; pushing two vectors forward "
+        "and taking their inner product is taking it in the metric pulled back. The natural "
+        "gradient is the differential, a covector, made a vector by the metric."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

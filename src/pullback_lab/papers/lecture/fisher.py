@@ -16,7 +16,8 @@ import pullback as pb
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
 from .._numbers import distance, generator
 
-SAMPLES, CLASSES = 6, 3
+SAMPLES = 6
+CLASSES = 3
 
 
 def network(params: tuple, x: Float[Array, "N 2"]) -> Float[Array, "N 3"]:
@@ -40,10 +41,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A network with random data."""
     rng = generator(key)
     params = tuple(jnp.asarray(rng.standard_normal(shape)) for shape in ((2, 4), (4, CLASSES)))
-    x, y = (
-        jnp.asarray(rng.standard_normal((SAMPLES, 2))),
-        jnp.asarray(rng.integers(0, CLASSES, SAMPLES)),
-    )
+    x = jnp.asarray(rng.standard_normal((SAMPLES, 2)))
+    y = jnp.asarray(rng.integers(0, CLASSES, SAMPLES))
     kinds = {
         "true": pb.metric.Categorical(),
         "hessian": pb.metric.LossHessian(pb.metric.Categorical()),
@@ -62,7 +61,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(
         (
             at_most(
-                "the Fisher matrix of the outputs pulled back is E[∇ℓ ∇ℓᵀ] over targets of the model",
+                "the Fisher matrix of the outputs pulled back is E[∇ℓ ∇ℓᵀ] over targets of the "
+                "model",
                 distance(matrices["true"], true),
                 1e-13,
             ),
@@ -91,8 +91,11 @@ CLAIM = Claim(
     name="true-fisher",
     source="lecture",
     place="Fisher information matrix",
-    statement="The pullback of the Fisher metric is the covariance of the scores over targets drawn from the model, and the Gauss-Newton Hessian. "
-    "The empirical Fisher matrix, from the training targets, is neither.",
+    statement=(
+        "The pullback of the Fisher metric is the covariance of the scores over targets drawn "
+        "from the model, and the Gauss-Newton Hessian. The empirical Fisher matrix, from the "
+        "training targets, is neither."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -78,7 +78,10 @@ CLAIM = Claim(
     name="function-distance",
     source="lecture",
     place="Function space distance",
-    statement="The distance of networks as functions is the mean divergence of their outputs; its second-order expansion is the pullback metric.",
+    statement=(
+        "The distance of networks as functions is the mean divergence of their outputs; its "
+        "second-order expansion is the pullback metric."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

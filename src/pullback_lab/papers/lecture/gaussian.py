@@ -26,7 +26,9 @@ import pullback as pb
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
 from .._numbers import distance
 
-MEAN, SCALE, TARGET = 0.7, 1.6, 2.5
+MEAN = 0.7
+SCALE = 1.6
+TARGET = 2.5
 
 
 class Coordinates(NamedTuple):
@@ -122,7 +124,8 @@ def numerical_hessian(system: Coordinates, point: np.ndarray, step: float = 1e-3
     """The same Hessian from values of KL only: fourth differences of the quadratic form, no
     derivative taken.
     """
-    variance, at = SYSTEMS["(μ, σ²)"], np.asarray(system.write(jnp.asarray(point)))
+    variance = SYSTEMS["(μ, σ²)"]
+    at = np.asarray(system.write(jnp.asarray(point)))
     z = variance.write(jnp.asarray(point))
     kl = jax.jit(lambda u: divergence(variance.write(system.read(u)), z))
     h = step * np.abs(at)
@@ -235,7 +238,8 @@ def _motion(point: Array) -> float:
     """The largest difference of the natural gradients from the closed form (μ - y, (1 - t²)/2), t =
     (y - μ)/σ.
     """
-    t, worst = (TARGET - MEAN) / SCALE, 0.0
+    t = (TARGET - MEAN) / SCALE
+    worst = 0.0
     expected = np.array([MEAN - TARGET, (1 - t**2) / 2])
     for index, system in enumerate(SYSTEMS.values()):
         problem = pb.Composite(
@@ -265,8 +269,11 @@ CLAIM = Claim(
     name="gaussian-coordinates",
     source="lecture",
     place="KL divergence and Fisher metric, univariate Gaussians",
-    statement="The Hessian of KL, in whichever argument, is the Fisher matrix, the covariance of the scores. It is one metric, in whatever "
-    "coordinates: the natural gradient of a Gaussian is one direction in all of them.",
+    statement=(
+        "The Hessian of KL, in whichever argument, is the Fisher matrix, the covariance of the "
+        "scores. It is one metric, in whatever coordinates: the natural gradient of a Gaussian "
+        "is one direction in all of them."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -31,11 +31,9 @@ TARGETS = jnp.sin(2 * INPUTS[:, 0])
 
 def network(params: Float[Array, " P"], x: Float[Array, "N 2"]) -> Float[Array, " N"]:
     """A network of one hidden layer, its weights as one vector of length 4k."""
-    w, b, v = (
-        params[: params.size // 2].reshape(2, -1),
-        params[params.size // 2 : 3 * params.size // 4],
-        params[3 * params.size // 4 :],
-    )
+    w = params[: params.size // 2].reshape(2, -1)
+    b = params[params.size // 2 : 3 * params.size // 4]
+    v = params[3 * params.size // 4 :]
     return jnp.tanh(x @ w + b[None, :]) @ v
 
 
@@ -53,7 +51,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """A nonlinear change of parameters of a network with more parameters than samples, and of one
     with fewer.
     """
-    rng, found = generator(key), {}
+    rng = generator(key)
+    found = {}
     for name, hidden, method in (
         ("natural, 8 weights", 2, None),
         ("natural, 24 weights", 6, None),
@@ -111,10 +110,8 @@ def affine(params: Array, matrix: np.ndarray, gauge: bool) -> tuple[float, float
     size = 0.05 / np.linalg.norm(np.asarray(old.pushforward))
     gaps = []
     for h in (size, size / 2, size / 4):
-        first, second = (
-            network(params - h * old.vector, INPUTS),
-            network(params - h * (big_f @ new.vector), INPUTS),
-        )
+        first = network(params - h * old.vector, INPUTS)
+        second = network(params - h * (big_f @ new.vector), INPUTS)
         gaps.append(float(np.linalg.norm(np.asarray(second - first))))
     step = float(np.linalg.norm(np.asarray(network(params - size * old.vector, INPUTS)) - z))
     return gaps[0] / step, float(np.log2(gaps[-2] / gaps[-1])) if gaps[-1] > 1e-13 else np.inf
@@ -122,7 +119,8 @@ def affine(params: Array, matrix: np.ndarray, gauge: bool) -> tuple[float, float
 
 def run_affine(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Linear changes of parameters."""
-    rng, found = generator(key), {}
+    rng = generator(key)
+    found = {}
     for name, hidden in (("small", 2), ("wide", 6)):
         size = 4 * hidden
         params = jnp.asarray(rng.standard_normal(size))
@@ -130,10 +128,8 @@ def run_affine(budget: Budget, key: PRNGKeyArray) -> Measured:
         matrix = left @ np.diag(rng.uniform(0.5, 2.0, size)) @ right
         found[name] = affine(params, matrix, False)
         if name == "wide":
-            found["gauge"], found["isometry"] = (
-                affine(params, matrix, True),
-                affine(params, left, False),
-            )
+            found["gauge"] = affine(params, matrix, True)
+            found["isometry"] = affine(params, left, False)
     return Measured(
         (
             at_most(
@@ -177,10 +173,8 @@ def run_output(budget: Budget, key: PRNGKeyArray) -> Measured:
     other = pb.Composite(
         lambda p, x: jnp.arcsinh(network(p, x)), loss=lambda s, y: (jnp.sinh(s) - y) ** 2 / 2
     )
-    here, there = (
-        pb.natural_gradient(PROBLEM, params, BATCH),
-        pb.natural_gradient(other, params, BATCH),
-    )
+    here = pb.natural_gradient(PROBLEM, params, BATCH)
+    there = pb.natural_gradient(other, params, BATCH)
     j = np.asarray(jax.jacfwd(lambda p: network(p, INPUTS))(params))
     flat = lambda ng: j @ np.asarray(ravel_pytree(ng.vector)[0])
     return Measured(
@@ -200,7 +194,10 @@ CLAIMS = (
         name="first-order-invariance",
         source="lecture",
         place="Invariance to parameterisation",
-        statement="To first order in the step, the natural gradient update is invariant to differentiable changes of the parameters of a network.",
+        statement=(
+            "To first order in the step, the natural gradient update is invariant to "
+            "differentiable changes of the parameters of a network."
+        ),
         verdict=Verdict.HOLDS,
         run=run,
         draw=draw,
@@ -209,17 +206,27 @@ CLAIMS = (
         name="affine-invariance",
         source="lecture",
         place="Invariance to parameterisation",
-        statement="If two coordinate systems are related by an affine map, the natural gradient update is exactly the same in both.",
+        statement=(
+            "If two coordinate systems are related by an affine map, the natural gradient update "
+            "is exactly the same in both."
+        ),
         verdict=Verdict.CORRECTED,
         run=run_affine,
-        correction="It is if the metric is invertible. If the network is overparametrised the Moore-Penrose steps differ by a vector that the metric does "
-        "not see at the point, and so by the square of the step; they agree for isometries, and in the gauge of the map.",
+        correction=(
+            "It is if the metric is invertible. If the network is overparametrised the "
+            "Moore-Penrose steps differ by a vector that the metric does not see at the point, "
+            "and so by the square of the step; they agree for isometries, and in the gauge of "
+            "the map."
+        ),
     ),
     Claim(
         name="output-layer",
         source="lecture",
         place="Other natural metrics",
-        statement="The pullback of the Euclidean metric on the outputs does not depend on how a network is parametrised, except for its output.",
+        statement=(
+            "The pullback of the Euclidean metric on the outputs does not depend on how a "
+            "network is parametrised, except for its output."
+        ),
         verdict=Verdict.HOLDS,
         run=run_output,
     ),

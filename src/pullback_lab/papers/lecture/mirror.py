@@ -20,13 +20,16 @@ SIZE = 5
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Random probabilities and costs."""
-    rng, forward, reverse, closed, plain, moved = generator(key), [], [], [], [], []
+    rng = generator(key)
+    forward = []
+    reverse = []
+    closed = []
+    plain = []
+    moved = []
     for _ in range(4 * budget.seeds):
-        w, g, weight = (
-            rng.dirichlet(np.full(SIZE, 3.0)),
-            rng.standard_normal(SIZE),
-            float(rng.uniform(0.5, 2.0)),
-        )
+        w = rng.dirichlet(np.full(SIZE, 3.0))
+        g = rng.standard_normal(SIZE)
+        weight = float(rng.uniform(0.5, 2.0))
         problem = pb.Composite(lambda p: p, loss=eqx.Partial(jnp.vdot, jnp.asarray(g)))
         u, v, x = (
             np.asarray(pb.mirror_step(problem, jnp.asarray(w), weight=weight, mirror=mirror).params)
@@ -67,8 +70,10 @@ CLAIM = Claim(
     name="mirror-descent",
     source="lecture",
     place="Approximation 1",
-    statement="With the cost linearised the proximal point satisfies ∇ρ(u, w) = -∇J(w)/λ. There are closed forms, as for KL; for squared distance it is "
-    "gradient descent.",
+    statement=(
+        "With the cost linearised the proximal point satisfies ∇ρ(u, w) = -∇J(w)/λ. There are "
+        "closed forms, as for KL; for squared distance it is gradient descent."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

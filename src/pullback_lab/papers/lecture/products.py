@@ -84,7 +84,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 1e-13,
             ),
             at_most(
-                "pullback_mvp, Bregman of the cross-entropy: the Fisher metric of the library is the same",
+                "pullback_mvp, Bregman of the cross-entropy: the Fisher metric of the library is "
+                "the same",
                 max(found["library"]),
                 1e-13,
             ),
@@ -113,8 +114,11 @@ CLAIM = Claim(
     name="products",
     source="lecture",
     place="Matrix-vector products; connection to the Gauss-Newton Hessian",
-    statement="A product with the pullback metric is a jvp, a Hessian-vector product of the divergence and a vjp; with the loss in place of the divergence "
-    "it is a Gauss-Newton product, and the two are one if the Hessians on the outputs are.",
+    statement=(
+        "A product with the pullback metric is a jvp, a Hessian-vector product of the divergence "
+        "and a vjp; with the loss in place of the divergence it is a Gauss-Newton product, and "
+        "the two are one if the Hessians on the outputs are."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -19,7 +19,10 @@ WEIGHTS = (1.0, 5.0, 25.0)
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Three weights, and a tiny one."""
     slope = jax.jit(jax.grad(cost))
-    start, fixed, same, explicit = flat(PARAMS), [], [], []
+    start = flat(PARAMS)
+    fixed = []
+    same = []
+    explicit = []
     for weight in WEIGHTS:
         step = pb.proximal_step(PLAIN, PARAMS, weight=weight, rtol=1e-13)
         implicit = pb.implicit_step(PLAIN, PARAMS, step=1 / weight, rtol=1e-13)
@@ -61,8 +64,10 @@ CLAIM = Claim(
     name="proximal-implicit",
     source="lecture",
     place="Proximal optimisation",
-    statement="With squared Euclidean distance the proximal point is a step of implicit gradient descent; as the weight of the distance goes to zero "
-    "it minimises the cost itself.",
+    statement=(
+        "With squared Euclidean distance the proximal point is a step of implicit gradient "
+        "descent; as the weight of the distance goes to zero it minimises the cost itself."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -52,7 +52,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         np.meshgrid(np.linspace(-1.0, 1.0, 5), np.linspace(-0.4, 1.2, 4)), axis=-1
     ).reshape(-1, 2)
     matrix = jax.jit(lambda p: pb.pullback(BENT, p).matrix())
-    off, dropped = distance(hessian_away, metric_away), distance(2 * np.asarray(metric), cost)
+    off = distance(hessian_away, metric_away)
+    dropped = distance(2 * np.asarray(metric), cost)
     rows = (
         at_most(
             "Rosenbrock, ρ = |z - z'|²/2: Hessian of f*ρ on the diagonal is JᵀJ",
@@ -112,8 +113,11 @@ CLAIM = Claim(
     name="pullback-metric",
     source="lecture",
     place="Pullback metric",
-    statement="The second-order expansion of a divergence of outputs, pulled back to the parameters, is JᵀGJ exactly, without the term that the "
-    "Gauss-Newton approximation drops; for a network, averaged over the inputs.",
+    statement=(
+        "The second-order expansion of a divergence of outputs, pulled back to the parameters, "
+        "is JᵀGJ exactly, without the term that the Gauss-Newton approximation drops; for a "
+        "network, averaged over the inputs."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

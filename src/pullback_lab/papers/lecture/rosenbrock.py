@@ -41,7 +41,8 @@ PROBLEM = pb.Composite(outputs, loss=square)
 
 def descend(step: float, steps: int) -> list[float]:
     """The values of h along natural gradient descent."""
-    x, values = jnp.asarray(START), []
+    x = jnp.asarray(START)
+    values = []
     for _ in range(steps + 1):
         ng = pb.natural_gradient(PROBLEM, x)
         values.append(float(ng.value))
@@ -51,13 +52,15 @@ def descend(step: float, steps: int) -> list[float]:
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Steps on the outputs and natural gradient steps, of sizes 1 and 1/2."""
-    j, z = np.array([[-1.0, 0.0], [24.0, 10.0]]), np.array([2.2, -4.4])
+    j = np.array([[-1.0, 0.0], [24.0, 10.0]])
+    z = np.array([2.2, -4.4])
     ng = pb.natural_gradient(PROBLEM, jnp.asarray(START))
     output = {
         step: float(pb.output_step(PROBLEM, jnp.asarray(START), step=step).value)
         for step in (1.0, 0.5)
     }
-    half, one = descend(0.5, 2), descend(1.0, 4)
+    half = descend(0.5, 2)
+    one = descend(1.0, 4)
     cycle = max(abs(one[2] - 24.2), abs(one[4] - 24.2))
     rows = (
         at_most(
@@ -176,18 +179,26 @@ CLAIMS = (
         name="rosenbrock",
         source="lecture",
         place="Motivating example, and the pullback metric revisited",
-        statement="The Rosenbrock function is L(f(x)) with a quadratic L: gradient descent on the outputs would arrive instantly.",
+        statement=(
+            "The Rosenbrock function is L(f(x)) with a quadratic L: gradient descent on the "
+            "outputs would arrive instantly."
+        ),
         verdict=Verdict.CORRECTED,
         run=run,
-        correction="It does with step 1/2 only: the Hessian of L is 2I and the metric I. With step 1 it is a reflection, and natural gradient "
-        "descent goes round in a cycle of two. With step 1/2 natural gradient descent arrives after two steps, though not monotonically.",
+        correction=(
+            "It does with step 1/2 only: the Hessian of L is 2I and the metric I. With step 1 it "
+            "is a reflection, and natural gradient descent goes round in a cycle of two. With "
+            "step 1/2 natural gradient descent arrives after two steps, though not monotonically."
+        ),
         draw=draw,
     ),
     Claim(
         name="rosenbrock-valley",
         source="lecture",
         place="Motivating example",
-        statement="Gradient descent on the Rosenbrock function bounces across the valley and gets stuck.",
+        statement=(
+            "Gradient descent on the Rosenbrock function bounces across the valley and gets stuck."
+        ),
         verdict=Verdict.HOLDS,
         run=run_valley,
     ),

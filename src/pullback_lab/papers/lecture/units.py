@@ -25,7 +25,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     minutes = rng.uniform(0.0, 2.0, 30)
     y = 1.5 * minutes + 0.3 * rng.standard_normal(30)
     problem = pb.Composite(lambda w, x: w[0] * x, lambda z, y: (z - y) ** 2 / 2)
-    gradients, changes, lines = {}, {}, {}
+    gradients = {}
+    changes = {}
+    lines = {}
     for unit, factor in (("minutes", 1.0), ("seconds", 60.0)):
         ng = pb.natural_gradient(
             problem, jnp.asarray([0.5 / factor]), (jnp.asarray(factor * minutes), jnp.asarray(y))
@@ -103,10 +105,15 @@ CLAIM = Claim(
     name="units",
     source="lecture",
     place="Vectors and covectors, units of linear regression",
-    statement="Change from minutes to seconds, and the gradient of linear regression gets 3600 times larger.",
+    statement=(
+        "Change from minutes to seconds, and the gradient of linear regression gets 3600 times "
+        "larger."
+    ),
     verdict=Verdict.CORRECTED,
     run=run,
-    correction="The gradient gets 60 times larger and the weight 60 times smaller: it is the step of the function that gets 3600 times longer. (The "
-    "figure of the slide is not in the text.)",
+    correction=(
+        "The gradient gets 60 times larger and the weight 60 times smaller: it is the step of "
+        "the function that gets 3600 times longer. (The figure of the slide is not in the text.)"
+    ),
     draw=draw,
 )

@@ -43,7 +43,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     for i, n in enumerate(samples):
         for seed in range(seeds):
             rng = generator(jax.random.fold_in(key, 1000 * n + seed))
-            task, start = sample_task(rng, n, dimension, 8), 0.01 * rng.standard_normal(dimension)
+            task = sample_task(rng, n, dimension, 8)
+            start = 0.01 * rng.standard_normal(dimension)
             signed = task.y[:, None] * task.x
             for d, driver in enumerate(DRIVERS):
                 beta = start.copy()
@@ -59,7 +60,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     rows = (
         at_most("gels: |accuracy - 1/2| averaged over N < D", abs(mean[0].mean() - 0.5), 0.05),
         at_least("gelsy, gelsd (rank-revealing): accuracy over N < D, least", mean[1:].min(), 0.58),
-        at_least("gels: share of β in the kernel of F, least", kernel.min(), 0.9),
+        at_least("gels: fraction of β in the kernel of F, least", kernel.min(), 0.9),
         at_most(
             "gelsy against gelsd: largest difference of the accuracies",
             np.abs(found[1] - found[2]).max(),
@@ -104,8 +105,12 @@ CLAIM = Claim(
     name="full-rank-solver",
     source="ours",
     place="after Figure 4 and appendix B.2 of Kerekes et al.",
-    statement="Natural gradient descent with the singular training Fisher is near chance for N < D if its linear systems are solved by a driver that assumes full rank (LAPACK gels), and well above it with rank-revealing "
-    "drivers. (That this is what happened in the source is a hypothesis.)",
+    statement=(
+        "Natural gradient descent with the singular training Fisher is near chance for N < D if "
+        "its linear systems are solved by a driver that assumes full rank (LAPACK gels), and "
+        "well above it with rank-revealing drivers. (That this is what happened in the source is "
+        "a hypothesis.)"
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -102,7 +102,8 @@ def _rows() -> Iterator[Row]:
         )
         natural = irls = np.zeros_like(beta)
         for _ in range(6):
-            natural, irls = natural_step(family, x, y, natural), irls_step(family, x, y, irls)
+            natural = natural_step(family, x, y, natural)
+            irls = irls_step(family, x, y, irls)
         yield at_most(
             f"{name}: after six steps from zero, the same coefficients",
             distance(natural, irls),
@@ -164,8 +165,11 @@ CLAIM = Claim(
     name="glm-irls",
     source="ours",
     place="Classical (McCullagh and Nelder)",
-    statement="One undamped natural gradient step on a generalised linear model with canonical link is one step of iteratively reweighted least "
-    "squares, and of Newton's method; with dependent columns, where IRLS breaks down, the fitted values still move as they should.",
+    statement=(
+        "One undamped natural gradient step on a generalised linear model with canonical link is "
+        "one step of iteratively reweighted least squares, and of Newton's method; with "
+        "dependent columns, where IRLS breaks down, the fitted values still move as they should."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

@@ -33,7 +33,9 @@ def masked_flow(
     task: Completion, factors: list[np.ndarray], most: int, field: Any
 ) -> tuple[np.ndarray, float, float]:
     """(β at the end, time reached, error on the observed entries over e⁻ᵗ times that at the start)."""
-    shape, count, truth = np.shape(factors), [0], jnp.asarray(task.truth)
+    shape = np.shape(factors)
+    count = [0]
+    truth = jnp.asarray(task.truth)
 
     def velocity(_, flat):
         count[0] += 1
@@ -90,7 +92,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CONTROL,
         ),
         at_least(
-            "share of the flows that reach t = 5 within the bound on evaluations",
+            "fraction of the flows that reach t = 5 within the bound on evaluations",
             np.mean(times > LATE - 1e-9),
             1.0,
             Role.CONTROL,
@@ -129,7 +131,11 @@ CLAIM = Claim(
     name="masked-completion",
     source="ours",
     place="after section 4 of Kerekes et al.",
-    statement="With the Fisher matrix of the observed entries and the Moore-Penrose inverse, natural gradient flow in products of matrices from small weights does generalise to entries that are not observed, the better the deeper.",
+    statement=(
+        "With the Fisher matrix of the observed entries and the Moore-Penrose inverse, natural "
+        "gradient flow in products of matrices from small weights does generalise to entries "
+        "that are not observed, the better the deeper."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -10,7 +10,7 @@ matrix of the model is singular.
 *How fast.* Up to terms that vanish with \(\kappa\), \(2\psi(\beta) =
 \lVert\beta\rVert_1\log(4/(e\kappa)) + \sum_j|\beta_j|\log|\beta_j|\). Of two vectors of about the
 same norm S the sums differ by at most \(S\log D\). So the projection exceeds the least norm by a
-share of at most about \(\log D/\log(S/\kappa)\): logarithmic in the initial weights. The direction
+fraction of at most about \(\log D/\log(S/\kappa)\): logarithmic in the initial weights. The direction
 is reached much earlier where the least-norm interpolant is unique by a margin, and not earlier
 where it is nearly not.
 """
@@ -40,10 +40,12 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """
     seeds = max(budget.seeds, 5 if budget.full else 2)
     near, far, excess, allowed = (np.zeros((seeds, len(SCALES))) for _ in range(4))
-    apart, outside = [], []
+    apart = []
+    outside = []
     for seed in range(seeds):
         rng = generator(jax.random.fold_in(key, seed))
-        x, y = rng.standard_normal((4, 12)), rng.choice([-1.0, 1.0], 4)
+        x = rng.standard_normal((4, 12))
+        y = rng.choice([-1.0, 1.0], 4)
         weights = 0.3 * rng.standard_normal((2, 12))
         end = flow(weights, x, y, 6.0)
         apart.append(
@@ -59,17 +61,16 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             np.linalg.norm(change - x.T @ np.linalg.lstsq(x.T, change, rcond=None)[0])
             / np.linalg.norm(change)
         )
-        least, ordinary = (
-            np.asarray(l1_interpolant(jnp.asarray(x), jnp.asarray(y))),
-            np.linalg.pinv(x) @ y,
-        )
+        least = np.asarray(l1_interpolant(jnp.asarray(x), jnp.asarray(y)))
+        ordinary = np.linalg.pinv(x) @ y
         for i, scale in enumerate(SCALES):
             beta = np.asarray(
                 hyperbolic_projection(
                     jnp.asarray(x), jnp.asarray(LATE * y), jnp.zeros(12), jnp.full(12, scale)
                 )
             )
-            near[seed, i], far[seed, i] = 1 - cosine(beta, least), 1 - cosine(beta, ordinary)
+            near[seed, i] = 1 - cosine(beta, least)
+            far[seed, i] = 1 - cosine(beta, ordinary)
             norm = LATE * np.abs(least).sum()
             excess[seed, i] = np.abs(beta).sum() / norm - 1
             allowed[seed, i] = np.log(12) / np.log(norm / scale)
@@ -81,12 +82,12 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             1e-5,
         ),
         at_most(
-            "change of the dual coordinates outside the range of Xᵀ, largest share",
+            "change of the dual coordinates outside the range of Xᵀ, largest fraction",
             max(outside),
             1e-6,
         ),
         at_most(
-            "l1 norm beyond the least, share of the bound log D / log(S/κ), κ ≤ 1e-4: largest",
+            "l1 norm beyond the least, fraction of the bound log D / log(S/κ), κ ≤ 1e-4: largest",
             (excess / allowed)[:, 2:].max(),
             1.0,
         ),
@@ -151,8 +152,11 @@ CLAIM = Claim(
     name="min-l1",
     source="ours",
     place="after Theorem 3 of Kerekes et al.",
-    statement="For N < D natural gradient flow (Moore-Penrose) on a diagonal network of depth 2 is a Bregman projection in the hyperbolic entropy; as the initial weights shrink it tends to the interpolant of the "
-    "labels of least l1 norm, not to least squares.",
+    statement=(
+        "For N < D natural gradient flow (Moore-Penrose) on a diagonal network of depth 2 is a "
+        "Bregman projection in the hyperbolic entropy; as the initial weights shrink it tends to "
+        "the interpolant of the labels of least l1 norm, not to least squares."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

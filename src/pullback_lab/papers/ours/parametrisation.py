@@ -34,22 +34,25 @@ def layers(beta: np.ndarray, depth: int, rng: np.random.Generator) -> np.ndarray
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The same β(0), three depths; N < D, then N > D."""
     seeds = max(budget.seeds, 5 if budget.full else 2)
-    logits, coefficients = np.zeros((seeds, 2)), np.zeros((seeds, 2))
-    shown, check, regular = {}, 0.0, 0.0
+    logits = np.zeros((seeds, 2))
+    coefficients = np.zeros((seeds, 2))
+    shown = {}
+    check = 0.0
+    regular = 0.0
     for seed in range(seeds):
         rng = generator(jax.random.fold_in(key, seed))
-        x, beta = rng.standard_normal((4, 12)), 0.2 * rng.standard_normal(12)
+        x = rng.standard_normal((4, 12))
+        beta = 0.2 * rng.standard_normal(12)
         y = np.sign(x @ rng.standard_normal(12))
         plain = np.asarray(Logistic().flow(*map(jnp.asarray, (beta, x, y)), LATE))
         wide = rng.standard_normal((20, 4))
-        labels, start = rng.choice([-1.0, 1.0], 20), rng.standard_normal(4)
+        labels = rng.choice([-1.0, 1.0], 20)
+        start = rng.standard_normal(4)
         for i, depth in enumerate((2, 3)):
             weights = layers(beta, depth, rng)
             deep = np.prod(flow(weights, x, y, LATE, rtol=1e-7), axis=0)
-            logits[seed, i], coefficients[seed, i] = (
-                distance(x @ deep, x @ plain),
-                distance(deep, plain),
-            )
+            logits[seed, i] = distance(x @ deep, x @ plain)
+            coefficients[seed, i] = distance(deep, plain)
             shown[f"depth_{depth}"] = deep
             if seed == 0:
                 regular = max(regular, _pushforward(layers(start, depth, rng), wide, labels))
@@ -57,7 +60,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 check = max(check, distance(-np.asarray(ours), velocity(weights, y[:, None] * x)))
     rows = (
         at_most(
-            "N < D: training logits at depth 2, 3 against depth 1, t = 20, largest relative difference",
+            "N < D: training logits at depth 2, 3 against depth 1, t = 20, largest relative "
+            "difference",
             logits.max(),
             1e-5,
         ),
@@ -78,7 +82,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CONTROL,
         ),
         at_most(
-            "the field that is integrated against Diagonal.natural_gradient, largest relative difference",
+            "the field that is integrated against Diagonal.natural_gradient, largest relative "
+            "difference",
             check,
             1e-8,
             Role.CONTROL,
@@ -89,7 +94,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def _pushforward(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
     """How far the velocity of β in a network is from that of the linear model."""
-    network, (w, x_, y_) = Diagonal(len(weights)), map(jnp.asarray, (weights, x, y))
+    network = Diagonal(len(weights))
+    (w, x_, y_) = map(jnp.asarray, (weights, x, y))
     moved = np.sum(np.asarray(network.cofactors(w) * network.natural_gradient(w, x_, y_)), axis=0)
     return distance(moved, np.asarray(Logistic().natural_gradient(network.product(w), x_, y_)))
 
@@ -120,8 +126,11 @@ CLAIM = Claim(
     name="parametrisation",
     source="ours",
     place="after section 2.3 of Kerekes et al.",
-    statement="Where the Fisher matrix of the model is singular (N < D), natural gradient flow with the Moore-Penrose inverse moves the training logits alike at every depth but the coefficients differently: it is not independent "
-    "of the parametrisation.",
+    statement=(
+        "Where the Fisher matrix of the model is singular (N < D), natural gradient flow with "
+        "the Moore-Penrose inverse moves the training logits alike at every depth but the "
+        "coefficients differently: it is not independent of the parametrisation."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

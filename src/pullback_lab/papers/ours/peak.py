@@ -37,7 +37,8 @@ def theory(ratio: np.ndarray) -> np.ndarray:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Accuracy of natural gradient flow and of least squares, around N = D."""
     dimension, seeds = (400, max(budget.seeds, 5)) if budget.full else (120, max(budget.seeds, 4))
-    natural, least = np.zeros((len(RATIOS), seeds)), np.zeros((len(RATIOS), seeds))
+    natural = np.zeros((len(RATIOS), seeds))
+    least = np.zeros((len(RATIOS), seeds))
     for i, ratio in enumerate(RATIOS):
         for seed in range(seeds):
             task = sample_task(
@@ -48,7 +49,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             )
             least[i, seed] = accuracy(np.linalg.lstsq(task.x, task.y, rcond=None)[0], task.truth)
             natural[i, seed] = accuracy(natural_flow(task, 30.0 if ratio <= 1 else 8.0), task.truth)
-    below, at = RATIOS < 1, np.flatnonzero(RATIOS == 1)[0]
+    below = RATIOS < 1
+    at = np.flatnonzero(RATIOS == 1)[0]
     expected = theory(np.where(RATIOS == 1, 2, RATIOS))
     rows = (
         at_most("N = D: |accuracy - 1/2|", abs(natural[at].mean() - 0.5), 0.06),
@@ -109,7 +111,10 @@ CLAIM = Claim(
     name="peak",
     source="ours",
     place="after Figure 4 of Kerekes et al.",
-    statement="Natural gradient flow with the training Fisher (Moore-Penrose) is at chance at N = D only, as the peak of least squares predicts; below and above it generalises.",
+    statement=(
+        "Natural gradient flow with the training Fisher (Moore-Penrose) is at chance at N = D "
+        "only, as the peak of least squares predicts; below and above it generalises."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,

@@ -63,7 +63,8 @@ def reference(x: np.ndarray, z: np.ndarray, y: np.ndarray) -> np.ndarray:
     with decimal.localcontext(prec=DIGITS):
         rows = [[Decimal(float(entry)) for entry in row] for row in x]
         p = [1 / (1 + (-Decimal(float(s))).exp()) for s in z]
-        m, c = [q * (1 - q) for q in p], [q - Decimal(float(t)) for q, t in zip(p, y, strict=True)]
+        m = [q * (1 - q) for q in p]
+        c = [q - Decimal(float(t)) for q, t in zip(p, y, strict=True)]
         columns = list(map(list, zip(*rows, strict=True)))
         if len(rows) < len(columns):
             inner = _solve(
@@ -104,8 +105,10 @@ def shifted(x: np.ndarray, z: np.ndarray, y: np.ndarray) -> np.ndarray:
     margins.
     """
     sign = 2 * y - 1
-    u, signed = sign * z, sign[:, None] * x
-    scale, phi = np.exp(u.max() - u), 1 / (1 + np.exp(-u))
+    u = sign * z
+    signed = sign[:, None] * x
+    scale = np.exp(u.max() - u)
+    phi = 1 / (1 + np.exp(-u))
     return -np.linalg.pinv(signed.T @ ((scale * phi**2)[:, None] * signed)) @ (
         signed.T @ (scale * phi)
     )
@@ -122,7 +125,8 @@ def _rows() -> Iterator[Row]:
         yield at_most(
             f"{case}: relative error", distance(direction(*data(case)), expected[case]), 1e-11
         )
-    common, spread = "offset 800, 5 samples, 8 parameters", "spread 400, 5 samples, 8 parameters"
+    common = "offset 800, 5 samples, 8 parameters"
+    spread = "spread 400, 5 samples, 8 parameters"
     x, z, y = data(common)
     ambient = (1 - y) * (1 + np.exp(np.minimum(z, 0))) - y * (1 + np.exp(np.minimum(-z, 0)))
     yield at_most(
@@ -153,8 +157,11 @@ CLAIM = Claim(
     name="saturation",
     source="ours",
     place="Kerekes, Mészáros, Huszár, eqs. (19) to (25), at huge logits",
-    statement="The logistic natural gradient stays exact when logits are huge (an offset of 800) or far apart (spreads of 100 and 400), where Fisher "
-    "matrix and gradient underflow and the formulas of the source fail.",
+    statement=(
+        "The logistic natural gradient stays exact when logits are huge (an offset of 800) or "
+        "far apart (spreads of 100 and 400), where Fisher matrix and gradient underflow and the "
+        "formulas of the source fail."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

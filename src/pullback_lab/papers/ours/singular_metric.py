@@ -7,7 +7,7 @@ else.
 L \text{ is the same for every } X \text{ with } GXG = G, \text{ and for every parametrisation.} \]
 
 If \(\mathrm{d}L\) has a part outside the range of \(M\) (a loss on masked entries), that part has
-no natural gradient; its share is reported.
+no natural gradient; its fraction is reported.
 """
 
 from collections.abc import Callable, Iterator
@@ -83,13 +83,13 @@ def _rows() -> Iterator[Row]:
         jnp.asarray(_point()),
     )
     c = np.asarray(phi(jnp.asarray(_point()))) - 1.0
-    share = np.linalg.norm(c[OBSERVED]) / np.linalg.norm(c)
+    fraction = np.linalg.norm(c[OBSERVED]) / np.linalg.norm(c)
     yield at_least(
-        "a loss on all entries: share of dL that the mask hides", 1 - share, 0.1, Role.CONTROL
+        "a loss on all entries: fraction of dL that the mask hides", 1 - fraction, 0.1, Role.CONTROL
     )
     yield at_most(
-        "the share inside is reported (stats.output_share), off by",
-        abs(float(ng.stats.output_share) - share),
+        "the fraction inside is reported (stats.output_share), off by",
+        abs(float(ng.stats.output_share) - fraction),
         1e-12,
     )
 
@@ -109,7 +109,8 @@ def _both(
     """Random inverses at a point, and another parametrisation; m is M at that point, and its range
     contains dL.
     """
-    xi, rng = _point(), np.random.default_rng(6)
+    xi = _point()
+    rng = np.random.default_rng(6)
     j, c = (
         np.asarray(x)
         for x in jax.jit(lambda xi: (jax.jacfwd(model)(xi), jax.grad(loss)(model(xi))))(
@@ -120,7 +121,8 @@ def _both(
     new = pb.natural_gradient(
         pb.Composite(bent(model), loss=loss, metric=metric), jnp.asarray(_unbend(xi))
     )
-    seen, motion = m @ np.asarray(old.pushforward), np.asarray(old.pushforward)
+    seen = m @ np.asarray(old.pushforward)
+    motion = np.asarray(old.pushforward)
     g = j.T @ m @ j
     motions = [j @ (random_inverse(rng, g) @ (j.T @ c)) for _ in range(INVERSES)]
     yield equals(
@@ -149,8 +151,11 @@ CLAIM = Claim(
     name="singular-metric",
     source="ours",
     place="Theorems 1 and 2 for a metric that is singular on the outputs",
-    statement="Where the metric does not see everything (logits up to a shift, masked entries), what it sees of the step is still unique; the rest "
-    "of the motion depends on the parametrisation, even with the Moore-Penrose inverse.",
+    statement=(
+        "Where the metric does not see everything (logits up to a shift, masked entries), what "
+        "it sees of the step is still unique; the rest of the motion depends on the "
+        "parametrisation, even with the Moore-Penrose inverse."
+    ),
     verdict=Verdict.HOLDS,
     run=run,
 )

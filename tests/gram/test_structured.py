@@ -8,8 +8,7 @@ from helpers import distance
 from zoo import small, sum_of_outputs
 
 import pullback as pb
-from pullback.solver._base import whiten
-from pullback.solver._structured import find
+from pullback._gram.structured import find
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +38,11 @@ def test_a_model_with_side_effects_takes_the_generic_route():
         return x @ p
 
     metric = pb.pullback(pb.Composite(model, sum_of_outputs), jnp.ones((4, 2)), (jnp.ones((3, 4)),))
-    assert find(whiten(metric, pb.MoorePenrose())) is None
+    assert find(metric.whitened) is None
 
 
 def test_another_gauge_takes_the_generic_route():
     problem, params, batch, _ = small()
     metric = pb.pullback(problem, params, batch)
-    assert find(whiten(metric, pb.MoorePenrose(gauge=2.0))) is None
-    assert find(whiten(metric, pb.MoorePenrose())) is not None
+    assert find(metric.whitened.in_gauge(2.0)) is None
+    assert find(metric.whitened) is not None
