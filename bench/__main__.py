@@ -55,12 +55,7 @@ def machine() -> dict[str, str]:
 
 
 def quick(console: Console) -> int:
-    """Ours over the floor, on as many workloads as fit the time.
-
-    **Arguments:**
-
-    - `console`: where the table goes.
-    """
+    """Ours over the floor, on as many workloads as fit the time."""
     start = time.perf_counter()
     table = Table(
         "workload",
@@ -108,15 +103,7 @@ def _two_threads(name: str, results: dict, rounds: int, say) -> list[dict]:
 
 
 def full(names: list[str], peers: bool, rounds: int, say) -> dict:
-    """Everything.
-
-    **Arguments:**
-
-    - `names`: the workloads.
-    - `peers`: whether peers run.
-    - `rounds`: how many.
-    - `say`: told what is going on.
-    """
+    """All measurements of some workloads; results and page are written after each of them."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if set(names) == set(TABLES):
         results = {key: results[key] for key in ("scaling",) if key in results}
@@ -175,7 +162,7 @@ def main() -> int:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"some of {', '.join(TABLES)}; all if left out",
+        help=f"some of {', '.join(TABLES)}; defaults to all",
     )
     parser.add_argument(
         "--quick",

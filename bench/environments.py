@@ -62,10 +62,6 @@ def _python(environment: Environment) -> str:
 def python(name: str) -> str:
     """The interpreter of an environment, which is built if need be. Raises `NotAvailable` with the
     reason.
-
-    **Arguments:**
-
-    - `name`: `ours` is this interpreter; otherwise a key of `ENVIRONMENTS`.
     """
     if name == "ours":
         return sys.executable

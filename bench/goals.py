@@ -21,12 +21,7 @@ class Goal(NamedTuple):
     unit: str = " ×"
 
     def line(self, results: Results) -> dict[str, str]:
-        """The line, as text.
-
-        **Arguments:**
-
-        - `results`: what the run wrote.
-        """
+        """The line, as text."""
         goal = f"{'at most' if self.below else 'at least'} {self.bound:g}{self.unit}"
         try:
             value = self.measured(results)
@@ -49,15 +44,7 @@ class Goal(NamedTuple):
 
 
 def row(results: Results, threads: int, workload: str, label: str) -> dict[str, Any]:
-    """One record; `KeyError` with the reason if it has no time.
-
-    **Arguments:**
-
-    - `results`: what the run wrote.
-    - `threads`: 1 or 2.
-    - `workload`: which.
-    - `label`: of the entry.
-    """
+    """One record; `KeyError` with the reason if it has no time."""
     for record in results.get(f"threads{threads}", {}).get(workload, []):
         if record["approach"] == label:
             if "seconds" not in record:

@@ -1,11 +1,10 @@
-"""How many products a Krylov solve takes with and without preconditioner, on a trained network:
-`python -m bench.krylov [STEPS]`, JSON.
+"""Counts the products of a Krylov solve with and without preconditioner, on a trained network.
 
-W1 in float64 after 50 natural-gradient steps, damping 1e-6. For each solver the tolerance is
-tightened by tens until the true residual ‖(G + λ)v - g‖/‖g‖, recomputed with products, is below
-1e-6, then 1e-8, so that nothing the solver says of itself is trusted; what is counted is one
-product with A and one with Aᵀ an iteration, those that a sketch is built from, and one for each
-output of a sample that its block is built from.
+`python -m bench.krylov [STEPS]` prints JSON. The problem is W1 in float64 after 50 natural gradient
+steps, with damping 1e-6. For each solver the tolerance is tightened by tens until the true residual
+‖(G + λ)v - g‖/‖g‖, recomputed with products, is below 1e-6, then 1e-8. Counted are one product with
+A and one with Aᵀ per iteration, those that a sketch is built from, and one for each output of a
+sample that its block is built from.
 """
 
 import json
@@ -21,16 +20,11 @@ TIGHTER = tuple(10.0**-k for k in range(4, 14))
 
 
 def trained(pb, composite, params, batch, steps):
-    """Parameters after some damped steps, in float32.
+    """Parameters after some damped steps, in float32."""
 
-    **Arguments:**
+    from pullback._compat.xla import jit
 
-    - `pb`: the library.
-    - `composite`, `params`, `batch`: the problem.
-    - `steps`: how many.
-    """
-
-    @jax.jit
+    @jit
     def step(params, batch):
         vector = pb.natural_gradient(
             composite, params, batch, inverse=pb.Tikhonov(1e-3), throw=False
@@ -43,32 +37,26 @@ def trained(pb, composite, params, batch, steps):
 
 
 def products(pb, composite, params, batch, preconditioner) -> list[int | None]:
-    """How many products each of the residuals takes; `None` if it is not reached.
-
-    **Arguments:**
-
-    - `pb`: the library.
-    - `composite`, `params`, `batch`: the problem.
-    - `preconditioner`: of `Krylov`, or `None`.
-    """
+    """How many products each of the residuals takes; `None` if it is not reached."""
+    from pullback._compat.xla import jit
     from pullback._natural.evaluate import lift
 
     inverse = pb.Tikhonov(DAMPING)
 
-    def solve(params, batch, rtol):
-        metric = pb.pullback(composite, params, batch)
-        r = lift(metric, composite.value_and_differential(metric.outputs, metric.batch)[1])[0]
-        factors = pb.solver.Krylov(rtol, LIMIT, preconditioner).factorise(metric, inverse).factors
+    @jit
+    def run(params, batch, rtol):
+        rows = pb.pullback(composite, params, batch).rows
+        _, c = composite.value_and_differential(rows.outputs, rows.objective.batch)
+        r = lift(rows, c).r
+        factors = pb.solver.Krylov(rtol, LIMIT, preconditioner).factorise(rows, inverse)
         v, count = factors.counted(r)
-        operator = factors.operator
-        b = operator.scale * r
-        rest = operator.rmv(operator.mv(v) - b) + DAMPING * v
-        return count, jnp.linalg.norm(rest) / jnp.linalg.norm(operator.rmv(b))
+        b = rows.scale * r
+        rest = rows.rmv(rows.mv(v) - b) + DAMPING * v
+        return count, jnp.linalg.norm(rest) / jnp.linalg.norm(rows.rmv(b))
 
     build = getattr(preconditioner, "rank", 0)
     if isinstance(preconditioner, pb.solver.SampleBlocks):
-        build = pb.pullback(composite, params, batch).rows // batch[0].shape[0]
-    run = jax.jit(solve, static_argnums=2)
+        build = pb.pullback(composite, params, batch).rows.shape[0] // batch[0].shape[0]
     found: list[int | None] = []
     for rtol in TIGHTER:
         count, residual = run(params, batch, rtol)
@@ -80,12 +68,7 @@ def products(pb, composite, params, batch, preconditioner) -> list[int | None]:
 
 
 def main(steps: int = 50) -> None:
-    """Train, count, print.
-
-    **Arguments:**
-
-    - `steps`: of training.
-    """
+    """Train for some steps, count, print."""
     jax.config.update("jax_enable_x64", True)
     import pullback as pb
 

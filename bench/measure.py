@@ -33,7 +33,7 @@ measured is a training loop, and not how much of the caches the other approaches
 the last turn.
 """
 PATIENCE = float(os.environ.get("BENCH_PATIENCE", "600"))
-"""A worker that is silent for longer is given up."""
+"""A worker that does not answer for this many seconds is stopped."""
 
 
 class Entry(NamedTuple):
@@ -50,20 +50,14 @@ class Entry(NamedTuple):
 
 
 class Failed(Exception):
-    """A worker that cannot go on, with the reason."""
+    """A worker cannot continue, for the reason given."""
 
 
 def environment(threads: int, huge: bool = True) -> dict[str, str]:
     """Environment variables of a worker: thread pools, no cache of compiled programs, huge pages.
 
-    Memory that is taken anew for every call is cleared by the kernel page by page, here at about
-    0.7 ms a MB. NumPy asks for huge pages itself, so that the floor does not pay; glibc asks if it
-    is told to, and everyone is told.
-
-    **Arguments:**
-
-    - `threads`: the size of every pool.
-    - `huge`: whether to ask for huge pages.
+    Linux zeroes freshly allocated memory page by page, here in about 0.7 ms per MB. NumPy asks for
+    huge pages itself, so the floor does not pay for this; glibc asks if it is configured to.
     """
     pools = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
     kept = {
@@ -151,13 +145,7 @@ class Worker:
 
 
 def reference_path(name: str) -> Path:
-    """Where the reference of a workload is kept: under another name when the code that makes it has
-    changed.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    """
+    """The file of the reference of a workload; its name changes with the code that makes it."""
     code = b"".join(
         (ROOT / "bench" / f"{module}.py").read_bytes()
         for module in ("problems", "models", "reference")
@@ -166,12 +154,9 @@ def reference_path(name: str) -> Path:
 
 
 def reference(name: str) -> np.ndarray | None:
-    """The float64 reference of a workload, made if need be; `None` where there is none. Raises
-    `Failed` if it cannot be made.
+    """The float64 reference of a workload, computed if it is missing; `None` where there is none.
 
-    **Arguments:**
-
-    - `name`: the workload.
+    Raises `Failed` if it cannot be computed.
     """
     if find(name).kind == "product" or name == "W1-4096":
         return None
@@ -186,7 +171,7 @@ def reference(name: str) -> np.ndarray | None:
 
 
 class Row:
-    """What became of one entry."""
+    """The record of one entry."""
 
     def __init__(self, entry: Entry):
         self.entry = entry
@@ -261,16 +246,7 @@ class Row:
 
 
 def compile_seconds(name: str, entry: Entry, threads: int, times: int) -> float | None:
-    """The median time to trace and compile, in fresh processes: CPU time on one thread, wall time
-    on two.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    - `entry`: what is compiled.
-    - `threads`: 1 or 2.
-    - `times`: how many processes.
-    """
+    """The median time to trace and compile in fresh processes: CPU on one thread, wall on two."""
     found = []
     for _ in range(times):
         with contextlib.suppress(Failed):
@@ -281,13 +257,7 @@ def compile_seconds(name: str, entry: Entry, threads: int, times: int) -> float 
 
 
 def rounds_of(cost: float, rounds: int) -> int:
-    """How often something that took `cost` seconds is run: within about 20 s, but twice at least.
-
-    **Arguments:**
-
-    - `cost`: seconds.
-    - `rounds`: the most.
-    """
+    """How often something that took `cost` seconds is run: for about 20 s, but at least twice."""
     return max(min(rounds, 2), min(rounds, int(20 / max(cost, 1e-9))))
 
 
@@ -300,18 +270,7 @@ def measure(
     compare: bool = True,
     residual: bool = False,
 ) -> list[dict[str, Any]]:
-    """Records of all entries on one workload.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    - `entries`: what runs.
-    - `threads`: 1 or 2.
-    - `rounds`: how many timed rounds.
-    - `say`: told what is going on.
-    - `compare`: whether there is a reference to agree with.
-    - `residual`: whether the residual is computed where there is no reference.
-    """
+    """Records of all entries on one workload."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
     try:
         wanted = reference(name) if compare else None
@@ -338,16 +297,7 @@ def measure(
 def call(
     module: str, *args: str, threads: int = 1, patience: float = 2 * PATIENCE
 ) -> dict[str, Any]:
-    """What a module of the benchmark prints as JSON, run in a fresh process; the reason under
-    `error` if it fails.
-
-    **Arguments:**
-
-    - `module`: run with `-m`.
-    - `*args`: its arguments.
-    - `threads`: as above.
-    - `patience`: the seconds it may take.
-    """
+    """The JSON that a module prints in a fresh process; `{"error": reason}` if it fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", module, *args],

@@ -61,7 +61,7 @@ def _attend(query, key, value, out, x):
 
 
 def encoder(params, x):
-    """A pre-norm transformer encoder on sequences of vectors, mean over positions, a dense layer."""
+    """A pre-norm transformer encoder on sequences, the mean over positions, a dense layer."""
     *blocks, norm, (w, b) = params
     for first, query, key, value, out, second, up, down in blocks:
         x = x + _attend(query, key, value, out, _normalise(first, x))

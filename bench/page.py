@@ -1,4 +1,4 @@
-"""`docs/benchmarks.md`, written from the results: goals, one table a workload, how it was measured."""
+"""Writes `docs/benchmarks.md` from the results: goals, a table per workload, the method."""
 
 import datetime
 import math
@@ -15,36 +15,48 @@ GRADIENT = "gradient"
 
 HEAD = """# Benchmarks
 
-Written by `make bench` ({when}, {rounds} rounds{peers}); nothing on this page is typed by hand. Times are read as ratios within one run.
+Written by `make bench` ({when}, {rounds} rounds{peers}); nothing on this page is typed by hand.
+Read times as ratios within one run.
 
 """
 
 METHOD = """
 ## How it is measured
 
-- **One thread**: each approach is a process of its own, pinned to one core with every thread pool of size one; its CPU time counts. **Two threads**:
-  two cores, pools of two, wall time; approaches of more than {slow:g} s are left out there.
-- Approaches take turns: round after round, each runs once. The table gives medians of n rounds after a first run; what takes seconds
-  gets fewer. Runs shorter than {warm:g} s are made once untimed at the beginning of each turn (a training loop finds its caches warm), those shorter than
+- **One thread**: each approach is a process of its own, pinned to one core, with every thread pool
+  of size one; its CPU time counts. **Two threads**: two cores, pools of two, wall time; approaches
+  that take more than {slow:g} s are left out there.
+- Approaches take turns: in each round, each runs once. The table gives medians of n rounds after a
+  first run; what takes seconds gets fewer rounds. Runs shorter than {warm:g} s are made once
+  untimed at the beginning of each turn (a training loop finds its caches warm), those shorter than
   {short:g} s are repeated within a round.
-- Agreement comes first: error is ‖v − v*‖/‖v*‖ with v* computed in float64 by code that shares nothing with pullback
-  (`bench/reference.py`) and whose residual in (G + λ) v = g is below 1e-8. What is off by 1e-3 or more is not timed.
-- Peak MB is the high-water mark of resident memory in a fresh process above what it held before the first call, compilation included; beside it
-  that of the first run alone, above what was held once compiled.
-- Every process asks for huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`): otherwise the kernel clears what is taken anew for each call in pages of
-  4 KB, which can take longer than a product, and only NumPy, with it the floor, asks for them itself. W1 and W4 have ours without them, too.
-- Problems: random weights, random inputs, random labels; damping λ = 1e-3 (softmax) and 1e-6 (W2, W2p). A direct solve does not care; the
-  iterations of conjugate gradients do, and are other ones on a trained network.
-- **The floor** is measured in the same rounds: the BLAS and LAPACK calls (SciPy) that the structured algorithm cannot avoid, in their very
-  shapes and the workload's dtype, and nothing else: forward and backward products, the lower half of the kernel's products (each layer by the
-  cheaper of its two ways; for more rows than parameters, outputs contracted before samples), one Cholesky factorisation, two triangular solves, one
-  pull-back. Elementwise work and memory traffic between the calls are free. It is a floor of this algorithm, not a proof (`bench/peers/floor.py`).
-- Peers run as their documentation shows, untuned, in the versions below; neural-tangents needs an old JAX, so its ratios mix library and version.
-  Where a library gives a kernel, a Jacobian or a product only, the softmax factor and the Cholesky solve around it are ours (`bench/peers/`).
+- Agreement comes first: error is ‖v − v*‖/‖v*‖ with v* computed in float64 by arithmetic that
+  shares no code with pullback (`bench/reference.py`), and whose residual in (G + λ) v = g is below
+  1e-8. What is off by 1e-3 or more is not timed.
+- Peak MB is the high-water mark of resident memory in a fresh process above what it held before
+  the first call, compilation included; beside it that of the first run alone, above what was held
+  once compiled.
+- Every process asks for huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`): otherwise Linux
+  zeroes freshly allocated memory in pages of 4 KB, which can take longer than a product, and only
+  NumPy, with it the floor, asks for huge pages itself. W1 and W4 also have ours without them.
+- Problems: random weights, random inputs, random labels; damping λ = 1e-3 (softmax) and 1e-6 (W2,
+  W2p). The time of a direct solve does not depend on them; the iterations of conjugate gradients
+  do, and differ on a trained network.
+- **The floor** is measured in the same rounds: the BLAS and LAPACK calls (SciPy) that the
+  structured algorithm cannot avoid, in their very shapes and the workload's dtype, and nothing
+  else: forward and backward products, the lower half of the kernel's products (each layer by the
+  cheaper of its two ways; for more rows than parameters, outputs contracted before samples), one
+  Cholesky factorisation, two triangular solves, one pull-back. Elementwise work and memory traffic
+  between the calls are free. It is a floor of this algorithm, not a proof
+  (`bench/peers/floor.py`).
+- Peers run as their documentation shows, untuned, in the versions below; neural-tangents needs an
+  old JAX, so its ratios mix library and version. Where a library gives a kernel, a Jacobian or a
+  product only, the softmax factor and the Cholesky solve around it are ours (`bench/peers/`).
   netket differentiates scalars: every input appears once with each class there.
 
-Rerun: `make bench` (everything; builds the peers' environments in `bench/.venvs` when first needed), `python -m bench W1 W2` (some),
-`python -m bench --no-peers`, `pullback bench --quick` (ours and the floor, under two minutes, writes nothing). Raw numbers: `bench/results.json`.
+Rerun: `make bench` (everything; builds the peers' environments in `bench/.venvs` when first
+needed), `python -m bench W1 W2` (some), `python -m bench --no-peers`, `pullback bench --quick`
+(ours and the floor, under two minutes, writes nothing). Raw numbers: `bench/results.json`.
 """
 
 
@@ -63,12 +75,7 @@ def _table(header: list[str], lines: list[list[str]], align: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Three digits, in s or ms.
-
-    **Arguments:**
-
-    - `value`: seconds.
-    """
+    """Three digits, in s or ms."""
     if value is None or math.isnan(value):
         return "-"
     return f"{value:.3g} s" if value >= 0.1 else f"{1e3 * value:.3g} ms"
@@ -80,12 +87,7 @@ def _number(record: dict[str, Any], key: str, form: str) -> str:
 
 
 def goals(results: Results) -> str:
-    """The table of goals.
-
-    **Arguments:**
-
-    - `results`: what the run wrote.
-    """
+    """The table of goals."""
     lines = [goal.line(results) for goal in GOALS]
     columns = ["subject", "text", "measured", "goal", "verdict"]
     met = sum(line["verdict"] == "met" for line in lines)
@@ -104,13 +106,7 @@ def _find(records: list[dict[str, Any]], label: str) -> dict[str, Any]:
 
 
 def workload(results: Results, name: str) -> str:
-    """The table of one workload.
-
-    **Arguments:**
-
-    - `results`: what the run wrote.
-    - `name`: the workload, a key of `threads1`.
-    """
+    """The table of one workload."""
     one = results.get("threads1", {}).get(name, [])
     two = results.get("threads2", {}).get(name, [])
     ours = _find(one, OURS.label).get("seconds")
@@ -191,12 +187,7 @@ def _versions(results: Results) -> str:
 
 
 def page(results: Results) -> str:
-    """The whole page.
-
-    **Arguments:**
-
-    - `results`: what the run wrote.
-    """
+    """The whole page."""
     out = HEAD.format(
         when=_when(results["when"]),
         rounds=results["rounds"],
@@ -219,8 +210,11 @@ def page(results: Results) -> str:
     if "scaling" in results:
         out += scaling.section(results["scaling"]) + "\n"
     machine = results["machine"]
-    out += f"## Machine and versions\n\n{machine['cpu']}, {machine['cores']} cores, {machine['memory']} GB, Python {machine['python']}. "
-    out += f"The load average was {results['load']:.1f} when the run began; two threads want a quiet machine.\n\n"
+    out += (
+        f"## Machine and versions\n\n{machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory']} GB, Python {machine['python']}. The load average was "
+        f"{results['load']:.1f} when the run began; two threads want a quiet machine.\n\n"
+    )
     return (
         out
         + _versions(results)

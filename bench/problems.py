@@ -161,12 +161,7 @@ TABLES = ("W1", "W2", "W2p", "W3", "W4", "W5", "R1", "R2")
 
 
 def find(name: str) -> Workload:
-    """A workload by its name, or a softmax MLP by widths and samples, such as `mlp-16-32-10@128`.
-
-    **Arguments:**
-
-    - `name`: a key of `WORKLOADS`, or such a specification.
-    """
+    """A workload by name, or a softmax MLP by widths and samples, e.g. `mlp-16-32-10@128`."""
     if name in WORKLOADS:
         return WORKLOADS[name]
     kind, *widths = name.partition("@")[0].split("-")
@@ -194,13 +189,7 @@ REPEATS = 10
 
 
 def mlp_params(sizes, normal) -> list:
-    """Weights `(in, out)` of variance 1/in, and small biases.
-
-    **Arguments:**
-
-    - `sizes`: the widths.
-    - `normal`: draws standard normal arrays of a shape.
-    """
+    """Weights `(in, out)` of variance 1/in, and small biases."""
     return [[normal(a, b) / a**0.5, 0.1 * normal(b)] for a, b in pairwise(sizes)]
 
 
@@ -240,12 +229,7 @@ _PARAMS: dict[str, Callable] = {
 
 
 def make(workload: Workload) -> tuple[list, tuple[np.ndarray, np.ndarray]]:
-    """Parameters (nested lists of arrays) and batch: random weights, inputs and labels.
-
-    **Arguments:**
-
-    - `workload`: which.
-    """
+    """Parameters (nested lists of arrays) and batch: random weights, inputs and labels."""
     rng = np.random.Generator(np.random.PCG64(0))
 
     def normal(*shape):
@@ -270,12 +254,7 @@ def make(workload: Workload) -> tuple[list, tuple[np.ndarray, np.ndarray]]:
 
 
 def leaves(tree: Any) -> Iterator[np.ndarray]:
-    """The arrays of nested lists, in order.
-
-    **Arguments:**
-
-    - `tree`: nested lists.
-    """
+    """The arrays of nested lists, in order."""
     if isinstance(tree, list | tuple):
         for branch in tree:
             yield from leaves(branch)
@@ -284,22 +263,13 @@ def leaves(tree: Any) -> Iterator[np.ndarray]:
 
 
 def flat(tree: Any) -> np.ndarray:
-    """The arrays of nested lists as one float64 vector.
-
-    **Arguments:**
-
-    - `tree`: nested lists.
-    """
+    """The arrays of nested lists as one float64 vector."""
     return np.concatenate([np.asarray(x, np.float64).ravel() for x in leaves(tree)])
 
 
 def layers(workload: Workload) -> list[Layer]:
     """The products with a parameter, from the input to the output; scales and shifts of
     normalisations are left out.
-
-    **Arguments:**
-
-    - `workload`: which.
     """
     sizes = workload.sizes
     if workload.kind == "conv":

@@ -1,5 +1,5 @@
-"""The float64 references, in code that shares nothing with pullback: v = (G + λ)⁻¹ g, kept in
-`build/bench`.
+"""The float64 references v = (G + λ)⁻¹ g, kept in `build/bench`, by arithmetic that shares no code
+with pullback.
 
 m < P: v = Aᵀ (K + λ)⁻¹ r with K = AAᵀ, for MLPs by the layer formula, else from the dense A;
 otherwise v = (AᵀA + λ)⁻¹ Aᵀr from the dense A, a block of samples at a time. Two steps of
@@ -16,7 +16,7 @@ import numpy as np
 import scipy.linalg as sl
 from jax.flatten_util import ravel_pytree
 
-import pullback  # noqa: F401  only for what it tells XLA, whose fusions are wrong in jaxlib 0.10 to 0.12
+from pullback._compat.xla import jit  # only its compiler options, which the numbers need
 
 from .models import MODELS, loss, whitening
 from .problems import Workload, find, make
@@ -29,16 +29,11 @@ def _double(workload: Workload):
 
 
 def products(workload: Workload):
-    """v ↦ (G + λ) v and g, on flat float64 vectors, by automatic differentiation.
-
-    **Arguments:**
-
-    - `workload`: which.
-    """
+    """v ↦ (G + λ) v and g, on flat float64 vectors, by automatic differentiation."""
     params, (x, y) = _double(workload)
     point, unravel = ravel_pytree(params)
 
-    @jax.jit
+    @jit
     def apply(point, x, v):
         def outputs(p):
             return MODELS[workload.kind](unravel(p), x)
@@ -48,18 +43,12 @@ def products(workload: Workload):
         weighted = jnp.einsum("ncq,nbq,nb->nc", root, root, pushed)
         return jax.vjp(outputs, point)[1](weighted)[0] + workload.damping * v
 
-    g = jax.jit(jax.grad(lambda p, x: loss(workload, unravel(p), (x, y))))(point, x)
+    g = jit(jax.grad(lambda p, x: loss(workload, unravel(p), (x, y))))(point, x)
     return lambda v: apply(point, x, v), g
 
 
 def residual(workload: Workload, v: np.ndarray) -> float:
-    """‖(G + λ) v - g‖ / ‖g‖ in float64.
-
-    **Arguments:**
-
-    - `workload`: which.
-    - `v`: a flat vector.
-    """
+    """‖(G + λ) v - g‖ / ‖g‖ in float64."""
     apply, g = products(workload)
     return float(jnp.linalg.norm(apply(jnp.asarray(v)) - g) / jnp.linalg.norm(g))
 
@@ -83,7 +72,7 @@ def _rows(workload: Workload, params, x, root, block: int):
     """The dense A, one block of samples at a time."""
     point, unravel = ravel_pytree(params)
 
-    @jax.jit
+    @jit
     def rows(point, x, root):
         def one(x, root):
             return jax.jacrev(lambda p: root.T @ MODELS[workload.kind](unravel(p), x[None])[0])(
@@ -97,12 +86,7 @@ def _rows(workload: Workload, params, x, root, block: int):
 
 
 def solve(workload: Workload) -> np.ndarray:
-    """The reference.
-
-    **Arguments:**
-
-    - `workload`: which.
-    """
+    """The reference."""
     params, (x, y) = _double(workload)
     root, r = whitening(workload, MODELS[workload.kind](params, x), y)
     point, unravel = ravel_pytree(params)
@@ -138,14 +122,7 @@ def solve(workload: Workload) -> np.ndarray:
 
 
 def main(name: str, path: str, only: str = "") -> None:
-    """Compute, check, save.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    - `path`: where the vector goes.
-    - `only`: `residual` to print, as JSON, the residual of the vector that is there.
-    """
+    """Compute, check, save."""
     jax.config.update("jax_enable_x64", True)
     workload = find(name)
     if only == "residual":

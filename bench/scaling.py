@@ -57,14 +57,7 @@ SWEEPS = {
 
 
 def sweep(key: str, points: int | None, say) -> list[dict[str, Any]]:
-    """The measured points of one sweep.
-
-    **Arguments:**
-
-    - `key`: of `SWEEPS`.
-    - `points`: only the first so many values; all if `None`.
-    - `say`: told what is going on.
-    """
+    """The measured points of one sweep."""
     found = []
     alive = dict.fromkeys(ROUTES, True)
     for value in SWEEPS[key].values[:points]:
@@ -88,39 +81,19 @@ def sweep(key: str, points: int | None, say) -> list[dict[str, Any]]:
 
 
 def position(key: str, point: dict[str, Any]) -> float:
-    """Where a point stands on the axis: P for the widths, else the value itself.
-
-    **Arguments:**
-
-    - `key`: of `SWEEPS`.
-    - `point`: as measured.
-    """
+    """Where a point stands on the axis: P for the widths, else the value itself."""
     return point["size"] if key == "width" else point["value"]
 
 
 def curve(
     key: str, points: list[dict[str, Any]], route: str, quantity: str
 ) -> list[tuple[float, float]]:
-    """(position, quantity) of one route.
-
-    **Arguments:**
-
-    - `key`: of `SWEEPS`.
-    - `points`: of the sweep.
-    - `route`: which.
-    - `quantity`: `seconds` or `peak_run`.
-    """
+    """(position, quantity) of one route."""
     return [(position(key, p), p[quantity]) for p in points if p["route"] == route]
 
 
 def takeovers(key: str, points: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """(position, before, after): where the fastest route, `Auto` apart, becomes another.
-
-    **Arguments:**
-
-    - `key`: of `SWEEPS`.
-    - `points`: of the sweep.
-    """
+    """(position, before, after): where the fastest route, `Auto` apart, becomes another."""
     curves = {
         route: dict(curve(key, points, route, "seconds")) for route in ROUTES if route != "default"
     }
@@ -149,12 +122,7 @@ def takeovers(key: str, points: list[dict[str, Any]]) -> list[tuple[float, str, 
 
 
 def draw(results: dict[str, list[dict[str, Any]]]) -> None:
-    """The figure.
-
-    **Arguments:**
-
-    - `results`: the points by sweep.
-    """
+    """The figure."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -211,12 +179,7 @@ def draw(results: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def section(results: dict[str, list[dict[str, Any]]]) -> str:
-    """The part of the page.
-
-    **Arguments:**
-
-    - `results`: the points by sweep.
-    """
+    """The part of the page."""
     lines = [
         "## Scaling",
         "",

@@ -1,5 +1,5 @@
-"""One approach on one workload in a process of its own, asked for one run at a time: `python -m
-bench.worker ADAPTER WORKLOAD APPROACH`.
+"""Runs one approach on one workload in a process of its own: `python -m bench.worker ADAPTER
+WORKLOAD APPROACH`.
 
 Lines in: `first PATH` (compile, run, save the vector), `compile` (only that), `run K` (K times, the
 mean), `quit`. Lines out: JSON. What the libraries print goes to the error stream. The cores and the
@@ -34,7 +34,7 @@ class Approach:
     nothing to compare.
     """
     prepare: Callable[[], Any] | None = None
-    """Compiles, if that can be told apart from running."""
+    """Compiles, if that can be separated from running."""
     seconds: Callable[[Any], tuple[float, float]] | None = None
     """The (CPU, wall) seconds of what `run` returned, if the adapter times itself."""
     note: Callable[[], dict] | None = None
@@ -47,12 +47,7 @@ def clock() -> tuple[float, float]:
 
 
 def timed(function: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
-    """A result, and the (CPU, wall) seconds it took.
-
-    **Arguments:**
-
-    - `function`: what to call.
-    """
+    """A result, and the (CPU, wall) seconds it took."""
     cpu, wall = clock()
     result = function()
     end = clock()
@@ -123,13 +118,7 @@ def _versions(names) -> dict[str, str]:
 
 
 def main(adapter: str, workload: str, name: str) -> None:
-    """Serve one approach until told to quit.
-
-    **Arguments:**
-
-    - `adapter`: a module of `bench.peers`.
-    - `workload`, `name`: what to run.
-    """
+    """Serve one approach until the line `quit`, or the end of the input."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 

@@ -1,4 +1,4 @@
-"""Regression on the diabetes data against Adam, L-BFGS and Optimistix at equal wall-clock, and
+"""Regression on the diabetes data against Adam, L-BFGS and Optimistix at equal wall-clock time, and
 weight decay as a penalty.
 
 `python examples/diabetes.py [--quick] [PICTURE]` saves the picture (diabetes.png).
@@ -28,43 +28,29 @@ def mlp(p, x):
     return jnp.tanh(x @ p["w"] + p["b"][None]) @ p["v"] + p["c"][None]
 
 
-def residuals(p, _=None):
-    return (mlp(p, x) - y).ravel()
-
-
-def loss(p):
-    return jnp.mean(residuals(p) ** 2) / 2
+residuals = lambda p, _=None: (mlp(p, x) - y).ravel()
+loss = lambda p: jnp.mean(residuals(p) ** 2) / 2
 
 
 def optimistix(params):
-    """Its solver has no loop of ours: it is run to 1, 2, 4, ... steps, each time from the start,
-    while the time lasts.
-    """
-    solver, found, steps = optx.LevenbergMarquardt(1e-12, 1e-12), [(0.0, float(loss(params)))], 1
-    while found[-1][0] < SECONDS and steps <= 4096:
-        solve = eqx.filter_jit(
-            lambda p, steps=steps: (
-                optx.least_squares(
-                    lambda p, _: (mlp(p, x) - y).ravel(), solver, p, max_steps=steps, throw=False
-                ).value
-            )
-        )
-        solve(params)  # compiles
+    """Runs to 1, 2, 4, ... steps, each time from the start, while the time lasts."""
+    solver = optx.LevenbergMarquardt(1e-12, 1e-12)
+    solve = lambda p, n: optx.least_squares(residuals, solver, p, max_steps=n, throw=False).value
+    run = eqx.filter_jit(solve)
+    found = [(0.0, float(loss(params)))]
+    while found[-1][0] < SECONDS and len(found) <= 13:
+        steps = 2 ** (len(found) - 1)
+        run(params, steps)  # compiles
         began = time.monotonic()
-        value = float(loss(solve(params)))
-        found, steps = [*found, (time.monotonic() - began, value)], 2 * steps
+        value = float(loss(run(params, steps)))
+        found.append((time.monotonic() - began, value))
     return [point for point in found if point[0] <= SECONDS]
 
 
 def main():
-    keys = jax.random.split(jax.random.key(0))
-    draw = lambda key, *shape: jax.random.normal(key, shape) / 3
-    params = {
-        "w": draw(keys[0], 10, 8),
-        "b": jnp.zeros(8),
-        "v": draw(keys[1], 8, 1),
-        "c": jnp.zeros(1),
-    }
+    keys = zip(jax.random.split(jax.random.key(0)), ((10, 8), (8, 1)), strict=True)
+    w, v = (jax.random.normal(key, shape) / 3 for key, shape in keys)
+    params = {"w": w, "b": jnp.zeros(8), "v": v, "c": jnp.zeros(1)}
     problem = pb.Composite(mlp, lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2)
     opt = pb.NaturalGradientDescent(problem, step=pb.step.Geodesic(pb.step.LevenbergMarquardt()))
 
@@ -73,11 +59,8 @@ def main():
         new, state, record = opt.step(*carry, (x, y))
         return (new, state), record.loss
 
-    runs = {
-        "natural gradient, geodesic Levenberg-Marquardt": race(
-            ours, (params, opt.init(params)), SECONDS
-        )
-    }
+    start = (params, opt.init(params))
+    runs = {"natural gradient, geodesic Levenberg-Marquardt": race(ours, start, SECONDS)}
     for name, tx in {"Adam, 0.01": optax.adam(1e-2), "L-BFGS": optax.lbfgs()}.items():
         runs[name] = race(*with_optax(tx, loss, params), SECONDS)
     runs["Optimistix Levenberg-Marquardt"] = optimistix(params)
@@ -85,21 +68,11 @@ def main():
         print(f"{name:48s} loss {run[-1][1]:.6f} in {run[-1][0]:.1f} s")
     for rule in (pb.step.LineSearch(), pb.step.LevenbergMarquardt()):
         decay = lambda p: 0.05 * optax.tree.norm(p, squared=True)
-        fit = pb.fit(
-            pb.NaturalGradientDescent(problem, step=rule, penalty=decay), params, (x, y), 20
-        )
-        print(
-            f"weight decay, {type(rule).__name__}: fraction of the gradient in the range "
-            f"{fit.history['range_share'][-1]:.4f}"
-        )
-    picture(
-        runs,
-        PICTURE,
-        "diabetes, 442 samples, 97 parameters",
-        xscale="log",
-        xlim=(1e-2, None),
-        ylim=(None, 0.5),
-    )
+        decayed = pb.NaturalGradientDescent(problem, step=rule, penalty=decay)
+        inside = pb.fit(decayed, params, (x, y), 20).history["range_share"][-1]
+        print(f"weight decay, {rule!r}: fraction of the gradient in the range {inside:.4f}")
+    limits = {"xscale": "log", "xlim": (1e-2, None), "ylim": (None, 0.5)}
+    picture(runs, PICTURE, "diabetes, 442 samples, 97 parameters", **limits)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,6 @@ problem = pb.Composite(
 opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
 fit = pb.fit(opt, mlp, (x, y), steps=30)
 
-print(
-    f"Equinox: loss {fit.history['loss'][0]:.1e} -> {fit.history['loss_after'][-1]:.1e}, rank "
-    f"{fit.history['rank'][-1]}"
-)
-assert fit.history["loss_after"][-1] < 1e-5
+h = fit.history
+print(f"Equinox: loss {h['loss'][0]:.1e} -> {h['loss_after'][-1]:.1e}, rank {h['rank'][-1]}")
+assert h["loss_after"][-1] < 1e-5

@@ -18,7 +18,7 @@ jax.config.update("jax_enable_x64", True)
 def main(path: Path) -> None:
     claim = papers.claims()["example-2"]
     data = claim.measure().data
-    claim.figure(data).savefig(path, dpi=150)
+    claim.draw(data).savefig(path, dpi=150)
     show = lambda v: "({:.1f}, {:.1f})".format(*v)
     print(
         f"natural gradients in the crossing: {show(data['first'])} and {show(data['second'])}; "

@@ -24,9 +24,6 @@ params = Net().init(jax.random.key(0), x)
 problem = pb.Composite(Net().apply, lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2)
 opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
 fit = pb.fit(opt, params, (x, y), steps=30)
-
-print(
-    f"Flax linen: loss {fit.history['loss'][0]:.1e} -> {fit.history['loss_after'][-1]:.1e}, rank "
-    f"{fit.history['rank'][-1]}"
-)
-assert fit.history["loss_after"][-1] < 1e-3
+h = fit.history
+print(f"Flax linen: loss {h['loss'][0]:.1e} -> {h['loss_after'][-1]:.1e}, rank {h['rank'][-1]}")
+assert h["loss_after"][-1] < 1e-3

@@ -28,7 +28,7 @@ def main(folder: Path) -> int:
     for name, claim in PICTURES.items():
         chosen = papers.claims()[claim]
         data[name] = chosen.measure().data
-        chosen.figure(data[name]).savefig(folder / f"{name}.png", dpi=150)
+        chosen.draw(data[name]).savefig(folder / f"{name}.png", dpi=150)
         print(f"{name}.png")
     print("Rosenbrock, end of each path:")
     for name, path in data["rosenbrock"]["paths"].items():

@@ -9,17 +9,11 @@ import pullback as pb
 jax.config.update("jax_enable_x64", True)
 x = jax.random.uniform(jax.random.key(1), (200, 2), minval=-1)
 y = jnp.sin(3 * x[:, :1]) * x[:, 1:]
-params = {
-    "w": jax.random.normal(jax.random.key(0), (2, 16)),
-    "b": jnp.zeros(16),
-    "v": jnp.zeros((16, 1)),
-}
-model = lambda p, x: jnp.tanh(x @ p["w"] + p["b"]) @ p["v"]
+params = (jax.random.normal(jax.random.key(0), (2, 16)), jnp.zeros(16), jnp.zeros((16, 1)))
+model = lambda p, x: jnp.tanh(x @ p[0] + p[1]) @ p[2]
 square = lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2
-
-tx = pb.as_optax(
-    pb.NaturalGradientDescent(pb.Composite(model, square), step=pb.step.LevenbergMarquardt())
-)  # was optax.adam(1e-2)
+opt = pb.NaturalGradientDescent(pb.Composite(model, square), step=pb.step.LevenbergMarquardt())
+tx = pb.as_optax(opt)  # was tx = optax.adam(1e-2)
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""The bill of five workloads from shapes alone, and the measured truth beside it: `python
+"""The cost estimate of five workloads from shapes alone, and the measured cost beside it: `python
 examples/plan.py [W1 W2 ...]`.
 """
 
@@ -7,9 +7,7 @@ import sys
 import time
 from itertools import pairwise
 
-os.environ.setdefault(
-    "OPENBLAS_NUM_THREADS", "1"
-)  # CPU seconds are counted, and threads that wait would count
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # CPU time counts threads that wait
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +21,7 @@ SIZES = {
     "W4": ((784, 1500, 1500, 10), 512, "float32"),
     "W5": (100, 3, "float64"),  # a product of three 100 x 100 matrices, no data
 }
+KEY = jax.random.key(0)
 
 
 def network(params, x):
@@ -31,45 +30,32 @@ def network(params, x):
     return x @ params[-1][0] + params[-1][1]
 
 
+def squares(z, y):
+    return jnp.sum((z - y) ** 2, -1) / 2
+
+
 def workload(name):
     """A problem, its parameters, a batch and an inverse."""
     sizes, count, dtype = SIZES[name]
-    key = jax.random.key(0)
+    normal = lambda key, *shape: jax.random.normal(key, shape, dtype)
     if name == "W5":
-        factors = [
-            jnp.eye(sizes, dtype=dtype) + 0.3 * jax.random.normal(k, (sizes, sizes), dtype) / 10
-            for k in jax.random.split(key, count)
-        ]
-        return (
-            pb.Composite(lambda w: w[0] @ w[1] @ w[2], lambda z: jnp.sum((z - 1) ** 2) / 2),
-            factors,
-            None,
-            pb.Tikhonov(1e-3),
-        )
-    params = [
-        (jax.random.normal(key, (a, b), dtype) / a**0.5, jnp.zeros(b, dtype))
-        for a, b in pairwise(sizes)
-    ]
-    x = jax.random.normal(key, (count, sizes[0]), dtype)
+        noise = (normal(key, sizes, sizes) / 10 for key in jax.random.split(KEY, count))
+        factors = [jnp.eye(sizes, dtype=dtype) + 0.3 * w for w in noise]
+        problem = pb.Composite(lambda w: w[0] @ w[1] @ w[2], lambda z: jnp.sum((z - 1) ** 2) / 2)
+        return problem, factors, None, pb.Tikhonov(1e-3)
+    params = [(normal(KEY, a, b) / a**0.5, jnp.zeros(b, dtype)) for a, b in pairwise(sizes)]
+    x = normal(KEY, count, sizes[0])
     if sizes[-1] == 1:
-        squares = pb.Composite(network, lambda z, y: jnp.sum((z - y) ** 2, -1) / 2)
-        return squares, params, (x, jnp.sin(x.sum(-1, keepdims=True))), pb.Tikhonov(1e-6)
-    return (
-        pb.Composite(network, metric=pb.metric.Categorical()),
-        params,
-        (x, jnp.arange(count) % sizes[-1]),
-        pb.Tikhonov(1e-3),
-    )
+        y = jnp.sin(x.sum(-1, keepdims=True))
+        return pb.Composite(network, squares), params, (x, y), pb.Tikhonov(1e-6)
+    classifier = pb.Composite(network, metric=pb.metric.Categorical())
+    return classifier, params, (x, jnp.arange(count) % sizes[-1]), pb.Tikhonov(1e-3)
 
 
-def measure(problem, params, batch, inverse, solver=None):
-    """CPU seconds of one natural gradient, and what XLA sets aside for it in bytes."""
-    run = jax.jit(
-        lambda p, b: (
-            pb.natural_gradient(problem, p, b, inverse=inverse, solver=solver, throw=False).vector
-        )
-    )
-    compiled = run.lower(params, batch).compile()
+def measure(problem, params, batch, inverse):
+    """CPU seconds of one natural gradient, and the bytes that XLA allocates for it."""
+    solve = lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, throw=False).vector
+    compiled = jax.jit(solve).lower(params, batch).compile()
     jax.block_until_ready(compiled(params, batch))
     start = time.process_time()
     jax.block_until_ready(compiled(params, batch))
@@ -78,15 +64,14 @@ def measure(problem, params, batch, inverse, solver=None):
 
 def main(names):
     for name in names or SIZES:
-        args = workload(name)
-        plan = pb.plan(*args[:3], inverse=args[3])
+        problem, params, batch, inverse = workload(name)
+        plan = pb.plan(problem, params, batch, inverse=inverse)
         print(f"== {name}\n{plan}")
-        seconds, size = measure(*args)
-        rate, ratio = plan.route.flops / seconds / 1e9, plan.route.memory / size
-        print(
-            f"measured: {seconds:.3g} s ({rate:.0f} Gflop/s), {size / 1e6:.0f} MB: {ratio:.2f} "
-            "of it were predicted\n"
-        )
+        seconds, size = measure(problem, params, batch, inverse)
+        rate = plan.route.flops / seconds / 1e9
+        ratio = plan.route.memory / size
+        print(f"measured: {seconds:.3g} s, {rate:.0f} Gflop/s; {size / 1e6:.0f} MB, ", end="")
+        print(f"of which the estimate is {ratio:.2f}\n")
 
 
 if __name__ == "__main__":

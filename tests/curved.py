@@ -7,12 +7,12 @@ from helpers import normal
 
 import pullback as pb
 from pullback._base.tree import structure
-from pullback._descent.descent import _localise
-from pullback._natural.outcome import prepare
+from pullback._natural.subproblem import subproblem
+from pullback._problem.validate import validate
 
 
 def curved(params, x):
-    """Two outputs a sample, seven parameters."""
+    """Two outputs per sample, ten parameters."""
     return jnp.tanh(x @ params["w"]) @ params["v"] + params["b"][None, :]
 
 
@@ -45,8 +45,7 @@ def close(a, b, tolerance=1e-9):
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-def local(solver, inverse=None, metric=None, rule=None, batch=True, **kwargs):
-    problem = PROBLEM if metric is None else pb.Composite(curved, half_square, metric)
-    opt = pb.NaturalGradientDescent(problem, inverse=inverse, solver=solver, step=rule, **kwargs)
-    args = prepare(problem, PARAMS, (X, Y), inverse, solver, None, 2**30)
-    return _localise(opt, args[4], PARAMS, args[2], None, None)
+def near(solver, inverse=None, rule=None):
+    """The subproblem that a step rule receives."""
+    opt = pb.NaturalGradientDescent(PROBLEM, inverse=inverse, solver=solver, step=rule)
+    return subproblem(PROBLEM, *validate(PROBLEM, PARAMS, (X, Y)), opt.strategy)

@@ -184,13 +184,7 @@ def _product(workload: Workload, depth: int):
 
 
 def build(name: str, approach: str) -> Approach:
-    """The floor of a workload.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    - `approach`: `floor`; for W5 `gradient-3`, `recursion-3`, ...
-    """
+    """`floor`, the floor of a workload; for W5 `gradient-3`, `recursion-3`, ..."""
     workload = find(name)
     if workload.kind == "product":
         what, _, depth = approach.partition("-")

@@ -30,13 +30,7 @@ def _joint(workload: Workload, params, batch):
 
 
 def build(name: str, approach: str) -> Approach:
-    """NetKet.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    - `approach`: `minsr` or `sr`.
-    """
+    """An approach of NetKet on a workload: `minsr` or `sr`."""
     workload = WORKLOADS[name]
     jax.config.update("jax_enable_x64", workload.dtype == "float64")
     import netket as nk

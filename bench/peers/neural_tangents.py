@@ -16,13 +16,7 @@ PACKAGES = ("neural-tangents", "jax", "jaxlib")
 
 
 def build(name: str, approach: str) -> Approach:
-    """neural-tangents.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    - `approach`: `structured` or `jacobian`.
-    """
+    """An approach of neural-tangents on a workload: `structured` or `jacobian`."""
     workload = WORKLOADS[name]
     jax.config.update("jax_enable_x64", workload.dtype == "float64")
     import neural_tangents as nt

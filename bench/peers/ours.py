@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 
 from ..models import MODELS, loss
@@ -12,22 +13,13 @@ PACKAGES = ("pullback", "jax", "jaxlib", "equinox", "lineax")
 
 
 def generic(pb, workload: Workload, size: int):
-    """The solver that forms J, on the smaller side.
-
-    **Arguments:**
-
-    - `pb`: the library.
-    - `workload`: for m.
-    - `size`: P.
-    """
+    """The solver that forms J, on the smaller side."""
     solver = pb.solver.Dual if workload.rows < size else pb.solver.Primal
-    try:
-        return solver(structured=False)
-    except TypeError:  # before there were structured routes, every route was this one
-        return solver()
+    return solver(structured=False)
 
 
 def _solvers(pb, workload: Workload, size: int):
+    """Approach -> how its solver is made."""
     return {
         "default": lambda: None,
         "generic": lambda: generic(pb, workload, size),
@@ -39,13 +31,7 @@ def _solvers(pb, workload: Workload, size: int):
 
 
 def problem(pb, workload: Workload):
-    """The composite problem of a workload.
-
-    **Arguments:**
-
-    - `pb`: the library.
-    - `workload`: which.
-    """
+    """The composite problem of a workload."""
     model = MODELS[workload.kind]
     if workload.softmax:
         return pb.Composite(model, metric=pb.metric.Categorical())
@@ -53,10 +39,14 @@ def problem(pb, workload: Workload):
 
 
 def _compiled(function, *args) -> Approach:
+    """A function compiled once, with the compiler options of the library's own programs."""
+    from pullback._compat.xla import OPTIONS, affected
+
+    options = OPTIONS if affected(jaxlib.__version__) else None
     state = {}
 
     def prepare():
-        state["run"] = jax.jit(function).lower(*args).compile()
+        state["run"] = jax.jit(function).lower(*args).compile(compiler_options=options)
 
     return Approach(
         lambda: jax.block_until_ready(state["run"](*args)), lambda out: flat(out), prepare
@@ -78,30 +68,25 @@ def _gradients(workload: Workload, params, batch) -> Approach:
     return _compiled(run, params, batch)
 
 
-def kernel_product(metric):
-    """y ↦ K y: from the factors of the layers if the model's structure is known, else A Aᵀ y.
-
-    **Arguments:**
-
-    - `metric`: the pullback metric at a point.
-    """
+def kernel_product(rows):
+    """y ↦ K y: from the factors of the layers if the model's structure is known, else A Aᵀ y."""
+    from pullback._gram import product
     from pullback._gram.structured import find, structured_factors
 
-    from pullback._gram import product
-    from pullback.solver._base import whiten
-
-    plan = find(whiten(metric, metric.inverse))
+    plan = find(rows)
     if plan is None:
-        return lambda y: metric.mv(metric.rmv(y))
-    factors = structured_factors(metric, plan, jnp.exp(metric.log_scale))
+        return lambda y: rows.mv(rows.rmv(y))
+    factors = structured_factors(rows, plan, rows.scale)
     return lambda y: product(factors, y)
 
 
 def _products(pb, workload: Workload, params, batch, dual: bool) -> Approach:
+    """A chain of products with K or with G after one linearisation."""
+
     def run(params, batch):
-        metric = pb.pullback(problem(pb, workload), params, batch)
-        start = jnp.ones(metric.rows if dual else metric.size, metric.dtype)
-        apply = kernel_product(metric) if dual else lambda v: metric.rmv(metric.mv(v))
+        rows = pb.pullback(problem(pb, workload), params, batch).rows
+        start = jnp.ones(rows.shape[0 if dual else 1], rows.dtype)
+        apply = kernel_product(rows) if dual else lambda v: rows.rmv(rows.mv(v))
 
         def step(v, _):
             w = apply(v)
@@ -131,13 +116,10 @@ def _matrix_product(pb, workload: Workload, approach: str) -> Approach:
 
 
 def build(name: str, approach: str) -> Approach:
-    """Ours.
+    """An approach of pullback on a workload.
 
-    **Arguments:**
-
-    - `name`: the workload.
-    - `approach`: `default`, `generic`, `krylov`, `dual`, `primal`, `svd`; `gradients`,
-        `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
+    `default`, `generic`, `krylov`, `dual`, `primal`, `svd`; `gradients`, `metric-products`,
+    `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
     """
     workload = find(name)
     jax.config.update("jax_enable_x64", workload.dtype == "float64")

@@ -25,7 +25,7 @@ PACKAGES = ("torch", "curvlinops-for-pytorch", "nngeometry", "backpack-for-pytor
 
 
 class _Same(torch.nn.Module):
-    """The padding of JAX's SAME for a 3×3 kernel of stride 2 on even sides: none before, one after."""
+    """JAX's SAME padding for a 3×3 kernel of stride 2 on even sides: none before, one after."""
 
     def forward(self, x):
         return torch.nn.functional.pad(x, (0, 1, 0, 1))
@@ -39,13 +39,7 @@ class _Rows(torch.nn.Module):
 
 
 def network(workload: Workload, params) -> torch.nn.Sequential:
-    """The model as a sequence of modules.
-
-    **Arguments:**
-
-    - `workload`: which.
-    - `params`: its parameters.
-    """
+    """The model as a sequence of modules."""
     modules: list[torch.nn.Module] = []
     for i, (w, b) in enumerate(params):
         last = i == len(params) - 1
@@ -64,13 +58,7 @@ def network(workload: Workload, params) -> torch.nn.Sequential:
 
 
 def inputs(workload: Workload, batch):
-    """The batch as tensors, images with the channel first.
-
-    **Arguments:**
-
-    - `workload`: which.
-    - `batch`: inputs and targets.
-    """
+    """The batch as tensors, images with the channel first."""
     x, y = batch
     if workload.kind == "conv":
         x = x.reshape(-1, 1, IMAGE, IMAGE)
@@ -80,23 +68,13 @@ def inputs(workload: Workload, batch):
 def canonical(tensors) -> np.ndarray:
     """A vector on the parameters of the modules as one flat vector in the order and layout of the
     workload.
-
-    **Arguments:**
-
-    - `tensors`: one tensor a parameter.
     """
     back = {4: lambda a: a.transpose(2, 3, 1, 0), 2: lambda a: a.T, 1: lambda a: a}
     return flat([back[t.ndim](t.detach().numpy()) for t in tensors])
 
 
 def whitening(workload: Workload, z, y):
-    """S (N, C, q) with S Sᵀ = M/N, and r (N, q) with S r = c.
-
-    **Arguments:**
-
-    - `workload`: which.
-    - `z`, `y`: outputs and targets.
-    """
+    """S (N, C, q) with S Sᵀ = M/N, and r (N, q) with S r = c."""
     n, classes = z.shape
     if not workload.softmax:
         return torch.full((n, classes, 1), n**-0.5, dtype=z.dtype), (z - y) / n**0.5
@@ -314,13 +292,7 @@ def _backpack(workload: Workload, model, x, y):
 
 
 def build(name: str, approach: str) -> Approach:
-    """PyTorch.
-
-    **Arguments:**
-
-    - `name`: the workload.
-    - `approach`: `structured`, `func`, `curvlinops`, `nngeometry` or `backpack`.
-    """
+    """An approach of PyTorch on a workload, one of those listed above."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)

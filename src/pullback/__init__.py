@@ -23,12 +23,13 @@ from ._descent.optax_face import OptaxState as OptaxState
 from ._descent.optax_face import as_optax as as_optax
 from ._fit.batches import minibatches as minibatches
 from ._fit.checkpoint import Checkpoints as Checkpoints
-from ._fit.checkpoint import FitWarning as FitWarning
-from ._fit.fit import Fit as Fit
-from ._fit.fit import FitError as FitError
-from ._fit.fit import Report as Report
 from ._fit.fit import fit as fit
 from ._fit.history import History as History
+from ._fit.optimiser import Optimiser as Optimiser
+from ._fit.outcome import Fit as Fit
+from ._fit.outcome import FitError as FitError
+from ._fit.outcome import Report as Report
+from ._fit.warn import FitWarning as FitWarning
 from ._flow import AbstractClock as AbstractClock
 from ._flow import AbstractFlow as AbstractFlow
 from ._flow import EuclideanFlow as EuclideanFlow
@@ -97,4 +98,4 @@ from .solver._plan import Plan as Plan
 from .solver._plan import Route as Route
 from .solver._plan import plan as plan
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

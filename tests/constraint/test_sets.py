@@ -40,5 +40,25 @@ def test_constraints_project_on_the_nearest_point():
         np.abs(clip({"a": q, "n": 3})["a"]).max() == 0.5
         and float(clip.violation(q)) == np.abs(q).max() - 0.5
     )
-    with pytest.raises(ValueError, match="lower must not exceed upper"):
-        pb.constraint.Clipping(1.0, 0.0)
+    assert np.array_equal(
+        pb.constraint.Clipping({"a": -1.0}, {"a": jnp.ones(4)})({"a": 2 * q[0]})["a"],
+        jnp.clip(2 * q[0], -1.0, 1.0),
+    )
+
+
+def test_bounds_and_sets_that_cannot_work_are_refused():
+    for lower, upper in (
+        (1.0, 0.0),
+        (0.5, {"a": 1.0, "b": 0.0}),
+        ({"a": 0.0, "b": 2.0}, 1.0),
+        ({"a": 0.0, "b": 0.0}, {"a": 1.0}),
+        (0.0, float("nan")),
+    ):
+        with pytest.raises(ValueError, match="lower must not exceed upper, e.g. Clipping"):
+            pb.constraint.Clipping(lower, upper)
+    with pytest.raises(ValueError, match=r"PositiveDefinite\(floor=-1.0\): floor must be finite"):
+        pb.constraint.PositiveDefinite(-1.0)
+    with pytest.raises(ValueError, match=r"At\(where='cov'\): where must be a function"):
+        pb.constraint.At("cov", pb.constraint.Simplex())
+    with pytest.raises(ValueError, match=r"At\(constraint=None\): constraint must be a set"):
+        pb.constraint.At(lambda p: p, None)

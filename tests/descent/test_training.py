@@ -105,6 +105,7 @@ def test_what_the_loops_cost():
         a / b for a, b in zip(times[name][1:], times["bare"][1:], strict=True)
     )
     print(
-        f"bare {min(times['bare']) / steps * 1e3:.2f} ms a step, fit {ratio('fit'):.3f} times, optax {ratio('optax'):.3f} times"
+        f"bare {min(times['bare']) / steps * 1e3:.2f} ms per step, fit {ratio('fit'):.3f} times, "
+        f"optax {ratio('optax'):.3f} times"
     )
     assert ratio("fit") < 1.05 and ratio("optax") < 1.3

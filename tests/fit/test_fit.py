@@ -1,6 +1,4 @@
-"""The loop: records, progress, telemetry, checkpoints, and what can go wrong with them. A real
-process is killed and resumed.
-"""
+"""The loop: records, progress, checkpoints and what can go wrong; a process is killed."""
 
 import errno
 import json
@@ -19,7 +17,7 @@ from helpers import normal
 import pullback as pb
 from pullback._fit import checkpoint as _checkpoint
 from pullback._fit.batches import as_source
-from pullback._fit.history import COLUMNS
+from pullback._fit.outcome import message
 
 X = normal(12, 2, seed=1)
 Y = jnp.sin(X @ normal(2, 1, seed=2))
@@ -54,7 +52,8 @@ def test_fit_is_a_loop_of_steps():
     np.testing.assert_allclose(fit.history["loss"], losses, rtol=1e-10)
     np.testing.assert_allclose(fit.params["w"], params["w"], rtol=1e-9)
     assert fit.steps == len(fit.history) == 5 and fit.ended == "all 5 steps were made"
-    assert list(fit.history.columns) == list(COLUMNS) and fit.history["rank"].dtype == np.int32
+    assert list(fit.history) == list(pb.Record.__dataclass_fields__)
+    assert fit.history["rank"].dtype == np.int32
     assert list(fit.history["step"]) == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError, match="there are step, loss"):
         fit.history["accuracy"]
@@ -89,7 +88,7 @@ def test_resume_and_telemetry(tmp_path):
     assert rows[0]["damping"] is None and rows[0]["accepted"] is True
     # Done already: nothing is made again.
     assert same(pb.fit(OPT, PARAMS, DRAW, 9, key=7, checkpoint=saving).params, whole.params)
-    with pytest.raises(ValueError, match="resume=False, but there are checkpoints"):
+    with pytest.raises(ValueError, match=r"resume=False\), but there are checkpoints"):
         pb.fit(OPT, PARAMS, DRAW, 9, checkpoint=saving, resume=False)
     # A truncated file is passed over for the one before.
     newest = saving.files()[0]
@@ -120,7 +119,7 @@ def test_a_full_disk_does_not_stop_the_run(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(_checkpoint.os, "fsync", full)
-    with pytest.warns(pb.FitWarning, match="No space left on device.*the run goes on") as told:
+    with pytest.warns(pb.FitWarning, match="No space left on device.*the run continues") as told:
         fit = pb.fit(OPT, PARAMS, DRAW, 3, checkpoint=pb.Checkpoints(tmp_path, every_steps=1))
     assert fit.steps == 3 and len(told) == 1 and os.listdir(tmp_path) == []
 
@@ -197,6 +196,30 @@ def test_what_cannot_be_fitted_is_refused():
         pb.fit(PROBLEM, PARAMS, (X, Y))
     with pytest.raises(ValueError, match=r"scan over opt\.step"):
         jax.jit(lambda p: pb.fit(OPT, p, (X, Y)).params)(PARAMS)
+
+
+def test_bad_options_are_refused():
+    for words, make in {
+        "folder must be a path": lambda: pb.Checkpoints(3),
+        "every_steps must be an integer of at least 1": lambda: pb.Checkpoints("a", every_steps=0),
+        "every_seconds must be positive": lambda: pb.Checkpoints("a", every_seconds=0.0),
+        "keep must be an integer of at least 1": lambda: pb.Checkpoints("a", keep=0),
+        "steps must be an integer of at least 0": lambda: pb.fit(OPT, PARAMS, (X, Y), -1),
+        "callback must be a function": lambda: pb.fit(OPT, PARAMS, (X, Y), 1, callback=3),
+        "telemetry must be a path": lambda: pb.fit(OPT, PARAMS, (X, Y), 1, telemetry=3),
+        "folder must be": lambda: pb.fit(OPT, PARAMS, (X, Y), 1, checkpoint=3),
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            make()
+    assert repr(pb.Checkpoints("a", every_steps=3, every_seconds=None)) == (
+        "Checkpoints('a', every_steps=3)"
+    )
+
+
+def test_warnings_point_to_the_caller():
+    with pytest.warns(pb.FitWarning) as told:
+        pb.fit(OPT, PARAMS, [(X, Y)], 2)
+    assert [w.filename for w in told] == [__file__]
 
 
 def start(folder, result, steps):

@@ -1,5 +1,6 @@
 """Telemetry: one line per step, and no line of another run is ever lost."""
 
+import errno
 import json
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import pytest
 from helpers import normal
 
 import pullback as pb
+from pullback._fit import telemetry
 
 PROBLEM = pb.Composite(lambda p: p, lambda z: jnp.sum((z - 1) ** 2) / 2)
 OPT = pb.NaturalGradientDescent(PROBLEM, step=pb.step.Fixed(0.5))
@@ -48,7 +50,7 @@ def test_a_resumed_run_keeps_a_file_that_is_not_its_own(tmp_path):
     assert notes.read_text() == "to do: write the paper\nand sleep\n"
     other = tmp_path / "other.jsonl"
     pb.fit(OPT, START + 1, None, 6, telemetry=other)
-    with pytest.raises(ValueError, match="step 0 has the loss .* there"):
+    with pytest.raises(ValueError, match=r"step 0 has the loss .* there"):
         pb.fit(OPT, START, None, 4, checkpoint=saving, telemetry=other)
     assert len(rows(other)) == 6
     # A file that begins with the resumption is fine.
@@ -61,3 +63,20 @@ def test_a_resumed_run_keeps_a_file_that_is_not_its_own(tmp_path):
 def test_a_folder_is_no_telemetry_file(tmp_path):
     with pytest.raises(ValueError, match="is a folder"):
         pb.fit(OPT, START, None, 1, telemetry=tmp_path)
+
+
+def test_a_full_disk_ends_the_telemetry_and_not_the_run(tmp_path, monkeypatch):
+    path = tmp_path / "run.jsonl"
+    append = telemetry.Telemetry.append
+
+    def full(self, rows):
+        if rows["step"][0] > 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, rows)
+
+    monkeypatch.setattr(telemetry.Telemetry, "append", full)
+    with pytest.warns(pb.FitWarning, match=r"run\.jsonl could not be written.*No space") as told:
+        fit = pb.fit(OPT, START, None, 4, telemetry=path)
+    assert fit.steps == 4 and len(told) == 1 and len(rows(path)) == 1
+    assert told[0].filename == __file__
+    assert repr(telemetry.Telemetry(path)) == f"Telemetry({str(path)!r}, 1 lines)"

@@ -55,3 +55,6 @@ def test_what_the_helper_for_test_suites_refuses():
         check(type("Odd", (), {"init": None, "step": None})())
     with pytest.raises(ValueError, match="method must be an inverse"):
         check(3)
+    plain = type("Plain", (), {"init": None, "step": None, "problem": PROBLEM})()
+    with pytest.raises(ValueError, match=r"not a pytree.*equinox\.Module"):
+        check(plain)

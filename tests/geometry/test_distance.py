@@ -47,3 +47,36 @@ def test_the_distance_of_functions_to_second_order():
             jnp.ones(2),
             jnp.ones(2),
         )
+
+
+def test_how_a_distance_prints_and_what_it_does_not_take():
+    params = {"w": jnp.asarray([1.0, 2.0])}
+    problem = pb.Composite(lambda p, x: x @ p["w"], lambda z: z)
+    x = jnp.eye(2)
+    other = {"w": jnp.asarray([1.0, 4.0])}
+    one = pb.distance(problem, params, other, (x,))
+    assert repr(one) == "Distance(as functions 1, quadratic estimate 1, parameters 2)"
+    assert str(one) == "as functions 1 (quadratic estimate 1), parameters 2"
+    assert "<td style='text-align:left'>1</td>" in one._repr_html_()
+    curve = pb.distance(problem, params, pb.line(params, other, 3), (x,))
+    assert repr(curve).startswith("Distance(as functions float64[3]")
+    assert str(curve).count("\n") == 2 and curve._repr_html_().count("<tr>") == 4
+    # An absent sample does not count, whatever it contains.
+    weighted = pb.Composite(
+        problem.model, problem.loss, measure=pb.Weights(jnp.asarray([0.0, 0.5]))
+    )
+    absent = pb.distance(weighted, params, other, (x.at[0].set(jnp.nan),))
+    assert float(absent.function) == 1.0 and float(absent.quadratic) == 1.0
+    for words, bad in {
+        "other contains a NaN": {"w": jnp.asarray([1.0, jnp.nan])},
+        "structure, shapes and dtypes": {"w": jnp.ones(3)},
+        "list of at least one": [],
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            pb.distance(problem, params, bad, (x,))
+    with pytest.raises(ValueError, match="params contains a NaN"):
+        pb.distance(problem, {"w": jnp.full(2, jnp.inf)}, other, (x,))
+    with pytest.raises(
+        ValueError, match=r"line\(count=1\): count must be an integer of at least 2"
+    ):
+        pb.line(params, other, 1)

@@ -68,3 +68,30 @@ def test_improper_and_singular_points():
     assert again.meeting.same_point and not again.meeting.singular
     with pytest.raises(RuntimeError, match="`params` contains a NaN"):
         pb.examine(eight, jnp.asarray([np.nan]))
+
+
+def test_how_a_page_prints_and_what_it_does_not_take():
+    page = pb.examine(PROBLEM, MODEL.params, BATCH, nearby=0)
+    assert repr(page) == "Examination(16 parameters, 6 outputs, rank 6, proper)"
+    assert page._repr_html_().startswith("<table>") and "overparametrised" in page._repr_html_()
+    assert repr(pb.examine(PROBLEM, MODEL.params, BATCH, other=MODEL.params).meeting).startswith(
+        "Meeting(the same point of the model with the same tangent span"
+    )
+    for words, bad in {
+        "nearby must be an integer of at least 0": {"nearby": -1},
+        "radius must be positive": {"radius": 0.0},
+        "rtol must be finite and >= 0": {"rtol": -1.0},
+        "other must have the structure": {"other": {"w": jnp.ones(2)}},
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            pb.examine(PROBLEM, MODEL.params, BATCH, **bad)
+
+
+def test_an_absent_sample_is_not_examined():
+    x, y = BATCH
+    present = pb.examine(PROBLEM, MODEL.params, (x[:2], y[:2]))
+    measure = pb.Weights(jnp.asarray([0.5, 0.5, 0.0]))
+    problem = pb.Composite(MODEL.function, PROBLEM.loss, measure=measure)
+    page = pb.examine(problem, MODEL.params, (x.at[2].set(jnp.nan), y))
+    assert (page.rank, page.seen_rank, page.metric_rank) == (4, 4, 4) and page.proper
+    assert np.allclose(page.spectrum[:4], present.spectrum) and np.all(page.spectrum[4:] < 1e-14)

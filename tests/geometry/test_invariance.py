@@ -113,3 +113,24 @@ def test_a_singular_reparametrisation_is_reported_and_a_wrong_inverse_refused():
     wrong = pb.Reparametrisation(lambda p: jax.tree.map(lambda x: 2 * x, p), inverse=lambda p: p)
     with pytest.raises(ValueError, match="the inverse is not that of f"):
         pb.check_invariance(PROBLEM, MODEL.params, BATCH, reparametrisation=wrong)
+
+
+def test_how_a_record_prints_and_what_is_refused():
+    record = check()
+    assert repr(record) == f"Invariance({record.message})" and "order 2.0" in record.message
+    page = record._repr_html_()
+    assert page.startswith("<table>") and "on the model (Definition 5)" in page
+    f = pb.Units(2.0)
+    for words, bad in {
+        "reparametrisation must be a change of parameters": {"reparametrisation": jnp.sinh},
+        "halvings must be an integer of at least 2": {"halvings": 1},
+        "counts must be at least two": {"counts": (8,)},
+        "step must be positive": {"step": -1.0},
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            pb.check_invariance(PROBLEM, MODEL.params, BATCH, **{"reparametrisation": f} | bad)
+    with pytest.raises(ValueError, match="reparametrisation must be a change of parameters"):
+        pb.reparametrise(PROBLEM, jnp.sinh)
+    with pytest.raises(RuntimeError, match="`params` contains a NaN"):
+        bad = jax.tree.map(lambda x: jnp.nan * x, MODEL.params)
+        pb.check_invariance(PROBLEM, bad, BATCH, reparametrisation=f)

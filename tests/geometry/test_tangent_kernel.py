@@ -1,10 +1,11 @@
 """Tangent kernels, natural or not: dense definitions, depth, other inputs, discrete steps."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import normal
+from helpers import SOLVERS, gauge_like, normal
 
 import pullback as pb
 from pullback import testing
@@ -105,3 +106,76 @@ def test_kernels_of_a_batch_watched_elsewhere():
     assert kernel.matrix().shape == (6, 9)
     with pytest.raises(ValueError, match=r"at=\.\.\. is for models with data"):
         pb.ntk(FULL, deep(1), at=at)
+
+
+TARGETS = jnp.asarray([0, 1, 2])
+INVERSES = {
+    "moore-penrose": pb.MoorePenrose(),
+    "gauge": pb.MoorePenrose(gauge=gauge_like(MODEL.params)),
+    "tikhonov": pb.Tikhonov(0.1),
+}
+
+
+@pytest.mark.parametrize("inverse", INVERSES.values(), ids=INVERSES)
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_every_solver_finds_the_dense_kernel(solver, inverse):
+    """J h(G) Jᵀ with a metric that does not see the sum of the logits."""
+    kernel = pb.natural_ntk(CATEGORICAL, MODEL.params, (X, TARGETS), inverse=inverse, solver=solver)
+    dense = testing.reference_natural_gradient(CATEGORICAL, MODEL.params, (X, TARGETS))
+    weights = np.ones(dense.matrix.shape[0])
+    if inverse.gauge is not None:
+        weights = jax.flatten_util.ravel_pytree(inverse.gauge)[0]
+    root = 1 / np.sqrt(np.asarray(weights))
+    g = root[:, None] * dense.matrix * root[None, :]
+    damping = 0.0 if inverse.damping is None else inverse.damping
+    h = np.linalg.pinv(g + damping * np.eye(len(g)), rcond=1e-12, hermitian=True)
+    expected = (dense.jacobian * root) @ h @ (dense.jacobian * root).T
+    assert np.allclose(kernel.matrix(), expected, rtol=1e-8, atol=1e-8)
+
+
+class Counted(pb.solver.AbstractSolver):
+    """An SVD that counts its factorisations and scales its solutions."""
+
+    calls: list
+    factor: float
+
+    def check(self, inverse):
+        pass
+
+    def factorise(self, rows, inverse):
+        self.calls.append(0)
+        factors = pb.solver.SVD().factorise(rows, inverse)
+        return eqx.tree_at(lambda f: f.h, factors, self.factor * factors.h)
+
+
+def test_a_kernel_is_factorised_once_and_a_wrong_solver_is_refused():
+    calls = []
+    kernel = pb.natural_ntk(FULL, deep(2), solver=Counted(calls, 1.0))
+    assert np.allclose(kernel.matrix(), np.eye(25), atol=1e-11)
+    column = kernel.column(2, 2)
+    assert np.allclose(jax.jit(kernel.product)(jnp.asarray(UNIT)), column, atol=1e-14)
+    assert np.allclose(kernel.column(-3, -3), column, atol=1e-14) and len(calls) == 1
+    with pytest.raises(RuntimeError, match="did not reach the solution"):
+        pb.natural_ntk(FULL, deep(2), solver=Counted([], 0.5))
+    model = lambda p, x: x @ p - jnp.mean(x @ p, keepdims=True)
+    with pytest.raises(RuntimeError, match="mixes samples"):
+        pb.natural_ntk(pb.Composite(model, lambda z: z), jnp.ones(2), (X,))
+
+
+def test_what_a_kernel_depends_on_and_how_it_prints():
+    factors = deep(2)
+    cut = pb.natural_ntk(FULL, factors, inverse=pb.TruncatedRank(3))
+    assert "TruncatedRank changes or drops singular values" in cut.reason
+    whole = pb.natural_ntk(FULL, factors, inverse=pb.TruncatedRank(30))
+    assert "M⁻¹ in every parametrisation" in whole.reason
+    damped = pb.natural_ntk(FULL, factors, inverse=pb.Tikhonov(0.1))
+    assert "damped" in damped.reason and repr(damped).startswith(
+        "TangentKernel(JG⁺Jᵀ, 25 outputs, 50 parameters, Tikhonov"
+    )
+    assert repr(pb.ntk(FULL, factors)) == "TangentKernel(JJᵀ, 25 outputs, 50 parameters)"
+    with pytest.raises(ValueError, match=r"column\(2, 5\): the outputs have shape \(5, 5\)"):
+        damped.column(2, 5)
+    with pytest.raises(ValueError, match=r"discrete\(step=0.0\): step must be positive"):
+        damped.discrete_column(2, 2, step=0.0)
+    with pytest.raises(ValueError, match="params contains a NaN"):
+        pb.ntk(FULL, [jnp.full((D, D), jnp.nan)])

@@ -238,25 +238,44 @@ def test_minimum_nuclear_norm(rng):
 MODEL = linear.MatrixProduct(2, (3, 3, 3))
 TWO = (np.eye(3), np.eye(3))
 BAD = {
-    "depth": (lambda: linear.MatrixProduct(0), "depth must be a whole number"),
+    "depth": (
+        lambda: linear.MatrixProduct(0),
+        r"MatrixProduct\(depth=0\): depth must be an integer of at least 1",
+    ),
     "shapes": (lambda: linear.MatrixProduct(2, (3, 3)), "3 dimensions"),
-    "count": (lambda: MODEL.product((np.eye(3),)), "factors must hold 2 matrices"),
-    "fit": (lambda: MODEL.product((np.eye(3), np.eye(2))), r"factors\[1\] must have 3 rows"),
-    "other shapes": (lambda: MODEL.product((np.eye(4), np.eye(4))), "not the shapes"),
-    "target": (lambda: MODEL.loss(TWO, np.eye(2)), "target must have the shape"),
-    "mask": (lambda: MODEL.loss(TWO, np.eye(3), np.ones((3, 3))), "mask must hold booleans"),
+    "count": (lambda: MODEL.product((np.eye(3),)), "factors must be 2 matrices, not 1"),
+    "fit": (
+        lambda: MODEL.product((np.eye(3), np.eye(2))),
+        r"factors\[1\] must be a matrix with 3 rows, the columns of factors\[0\]",
+    ),
+    "other shapes": (
+        lambda: MODEL.product((np.eye(4), np.eye(4))),
+        r"dimensions \(3, 3, 3\) of this MatrixProduct, not \(4, 4, 4\)",
+    ),
+    "target": (lambda: MODEL.loss(TWO, np.eye(2)), r"target must be of the shape \(3, 3\)"),
+    "mask": (
+        lambda: MODEL.loss(TWO, np.eye(3), np.ones((3, 3))),
+        r"MatrixProduct\.loss\(mask=.*mask must be an array of booleans of shape \(3, 3\)",
+    ),
     "empty mask": (
         lambda: MODEL.masked_natural_gradient(TWO, np.eye(3), np.zeros((3, 3), bool)),
-        "observes no entry",
+        "mask must be True in at least one entry",
     ),
     "not finite": (
         lambda: MODEL.loss((np.eye(3), np.full((3, 3), np.inf)), np.eye(3)),
-        r"factors\[1\]\[0, 0\] is not finite",
+        r"factors\[1\] must be finite, but factors\[1\]\[0, 0\] is not",
     ),
-    "entry": (lambda: MODEL.ntk(TWO, 3, 0), r"row=3"),
+    "entry": (lambda: MODEL.ntk(TWO, 3, 0), r"MatrixProduct\.ntk\(row=3\): row must be an index"),
+    "column": (lambda: MODEL.natural_ntk(TWO, 0, -4), r"natural_ntk\(column=-4\)"),
+    "traced mask": (
+        lambda: jax.jit(lambda mask: MODEL.masked_natural_gradient(TWO, np.eye(3), mask))(
+            np.ones((3, 3), bool)
+        ),
+        "mask must be concrete, not traced: close over it",
+    ),
     "nuclear mask": (
         lambda: linear.minimum_nuclear_norm(np.eye(2), np.eye(2)),
-        "mask must hold booleans",
+        r"minimum_nuclear_norm\(mask=.*mask must be an array of booleans",
     ),
 }
 

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from curved import close, dense, local
+from curved import close, dense, near
 
 import pullback as pb
-from pullback.step._damping import redamp
 
 CASES = {
     "svd": (pb.solver.SVD(), None),
@@ -29,9 +28,8 @@ def test_one_factorisation_serves_every_damping(case):
 
     @jax.jit
     def answers(damping, g):
-        near = local(solver, pb.MoorePenrose(gauge=gauge), rule=pb.step.LevenbergMarquardt())
-        factors = redamp(near.factorised, damping)
-        return near.with_factors(factors).direction(), factors.covector(g)
+        here = near(solver, pb.inverse.Dampable(pb.MoorePenrose(gauge=gauge))).damped(damping)
+        return here.direction(), here.factorised.solve_covector(g)
 
     for damping in (1.0, 1e-3):
         d, v = answers(jnp.asarray(damping), jnp.asarray(g))
@@ -51,8 +49,7 @@ def test_damping_tends_to_moore_penrose_at_first_order():
 
     @jax.jit
     def direction(damping):
-        near = local(pb.solver.SVD(), rule=pb.step.LevenbergMarquardt())
-        return near.with_factors(redamp(near.factorised, damping)).direction()
+        return near(pb.solver.SVD(), rule=pb.step.LevenbergMarquardt()).damped(damping).direction()
 
     apart = [np.linalg.norm(direction(jnp.asarray(10.0**-k)) - limit) for k in (5, 6, 7)]
     assert np.allclose(np.log10(np.array(apart[:-1]) / apart[1:]), 1, atol=0.02)

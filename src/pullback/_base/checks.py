@@ -25,7 +25,10 @@ def shown(value: Any) -> str:
     if not is_concrete(value):
         return str(value.aval)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return str(value) if value.size <= 9 else f"{value.dtype} of shape {tuple(value.shape)}"
+        large = f"{value.dtype} of shape {tuple(value.shape)}"
+        return str(value).replace("\n", "") if value.size <= 9 else large
+    if isinstance(value, tuple | list) and any(hasattr(x, "shape") for x in value):
+        return f"({', '.join(map(shown, value))})"
     return repr(value)
 
 
@@ -61,7 +64,7 @@ def positive(
 def integer(
     owner: str, name: str, value: Any, least: int | None = None, example: str | None = None
 ) -> int:
-    """The value as an `int`; raises a `ValueError` unless it is an integer, and at least `least`."""
+    """The value as an `int`; raises a `ValueError` unless it is an integer of at least `least`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or (least is not None and value < least):
         wanted = "an integer" if least is None else f"an integer of at least {least}"

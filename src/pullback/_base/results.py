@@ -9,7 +9,8 @@ from jaxtyping import Array
 from .show import is_single, number
 
 
-class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.Enumeration, which may be extended)
+# An `eqx.Enumeration` may be extended, which pyright does not know.
+class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """The outcome of a solve. Extends `lineax.RESULTS`, so that inner messages survive."""
 
     rank_zero = (
@@ -40,8 +41,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.
     )
     unconverged = (
         "The solver did not reach the solution: the recomputed residual (`stats.residual`) is "
-        "above sqrt(eps). Use `solver=pullback.solver.SVD()`, damp with `inverse=Tikhonov(...)`, or "
-        "allow an iterative solver more `max_steps`."
+        "above sqrt(eps). Use `solver=pullback.solver.SVD()`, damp with `inverse=Tikhonov(...)`, "
+        "or allow an iterative solver more `max_steps`."
     )
     unresolved = (
         "Some samples are saturated: their rows of A lie below what this solver resolves "
@@ -76,8 +77,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.
     flow_event = "The flow met an event and stopped there, before t1."
     rank_changed = (
         "The flow ran into a change of rank and stopped there: beyond, the field is discontinuous. "
-        "Damp it (`NaturalFlow(Tikhonov(...))`), fix the rank (`NaturalFlow(TruncatedRank(k))`), or "
-        "continue with `rank=None`."
+        "Damp it (`NaturalFlow(Tikhonov(...))`), fix the rank (`NaturalFlow(TruncatedRank(k))`), "
+        "or continue with `rank=None`."
     )
     left_constraint = "The flow reached the boundary of the constraint and stopped there."
     flow_max_steps = (
@@ -86,17 +87,17 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]  (an eqx.
         "allow more `max_steps`."
     )
     flow_stalled = (
-        "The steps of the flow became too small to advance the time: a singularity, or a field that "
-        "is not finite nearby. The state before is returned."
+        "The steps of the flow became too small to advance the time: a singularity, or a field "
+        "that is not finite nearby. The state before is returned."
     )
     inner_unconverged = (
-        "The inner minimisation did not reach a minimum: its gradient is not small (`residual`), or "
-        "its Hessian has a negative eigenvalue (`least`). Allow more `max_steps`, or take a larger "
-        "`weight`; a loss without a minimum needs one."
+        "The inner minimisation did not reach a minimum: its gradient is not small (`residual`), "
+        "or its Hessian has a negative eigenvalue (`least`). Allow more `max_steps`, or take a "
+        "larger `weight`; a loss without a minimum needs one."
     )
     not_a_divergence = (
-        "`divergence` is not one at this point: on the diagonal its value and gradient must be zero "
-        "and its Hessian positive semi-definite."
+        "`divergence` is not one at this point: on the diagonal its value and gradient must be "
+        "zero and its Hessian positive semi-definite."
     )
     indefinite = (
         "H + weight · G is not positive semi-definite, so that the quadratic model has no minimum: "
@@ -139,7 +140,7 @@ def failed(result: RESULTS) -> Array:
     return ~among(result, HARMLESS)
 
 
-def among(result: RESULTS, codes: tuple[RESULTS, ...]) -> Array:
+def among(result: RESULTS, codes: tuple[Any, ...]) -> Array:
     """Return whether a result is one of some codes."""
     found: Any = result == codes[0]
     for code in codes[1:]:

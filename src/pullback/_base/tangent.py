@@ -1,8 +1,9 @@
-r"""Vectors and covectors that know which they are.
+r"""Vectors and covectors as types: mixing them up is a `TypeError`.
 
 A gradient is a covector, an update a vector; a metric turns the one into the other (♯ and ♭, the
-musical isomorphisms). Wrapped, mixing them up is a `TypeError` that names what is missing; plain
-pytrees keep working everywhere. The wrappers are pytrees, and cost nothing under `jit`.
+musical isomorphisms). An operation that mixes the two wrappers raises a `TypeError` with the
+missing isomorphism. Plain pytrees work everywhere too. The wrappers are pytrees, and cost nothing
+under `jit`.
 """
 
 from typing import Any
@@ -10,32 +11,35 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from .tree import split
-from .types import Params, Scalar
+from .types import Covector, Params, Scalar, Vector
 
 SHARP = "G.sharp(covector) makes a vector of it, G = pullback.pullback(problem, params, batch)"
 FLAT = "G.flat(vector) makes a covector of it, G = pullback.pullback(problem, params, batch)"
 
 
 def _is_number(x: Any) -> bool:
+    """Whether a factor is a scalar."""
     return eqx.is_array_like(x) and jnp.ndim(x) == 0
 
 
-def _scaled(tree: Any, factor: Any) -> Any:
+def _scaled(tree: PyTree, factor: Any) -> PyTree:
+    """A tree times a number, each leaf in its own dtype."""
     return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype), tree)
 
 
 class TangentVector(eqx.Module):
-    """A vector on the parameters: it can be added to them.
+    """A vector on the parameters, e.g. an update: `params - 0.1 * vector` moves them.
 
     **Arguments:**
 
     - `tree`: a pytree like the parameters.
     """
 
-    tree: Any
-    # NumPy leaves operators with us alone.
+    tree: Vector
+    # So that `array + vector` calls `__radd__` below, and not NumPy's addition.
     __array_ufunc__ = None
 
     def __add__(self, other: Any) -> "TangentVector":
@@ -57,12 +61,12 @@ class TangentVector(eqx.Module):
     __rmul__ = __mul__
 
     def __radd__(self, params: Params) -> Params:
-        """params + vector: the moved parameters."""
+        """The moved parameters, params + vector."""
         moving, carried = split(params)
         return eqx.combine(jax.tree.map(jnp.add, moving, self.tree), carried)
 
     def __rsub__(self, params: Params) -> Params:
-        """params - vector: the moved parameters."""
+        """The moved parameters, params - vector."""
         return (-self).__radd__(params)
 
     def __matmul__(self, other: Any) -> Any:
@@ -72,14 +76,14 @@ class TangentVector(eqx.Module):
 
 
 class CotangentVector(eqx.Module):
-    """A covector on the parameters: it eats vectors, `covector @ vector`.
+    """A covector on the parameters, e.g. a gradient: `covector @ vector` is a number.
 
     **Arguments:**
 
     - `tree`: a pytree like the parameters.
     """
 
-    tree: Any
+    tree: Covector
     __array_ufunc__ = None
 
     def __add__(self, other: Any) -> "CotangentVector":
@@ -107,25 +111,30 @@ class CotangentVector(eqx.Module):
 
     def __rsub__(self, params: Any) -> Any:
         raise TypeError(
-            f"a covector (a gradient) cannot be subtracted from parameters: sharp is missing. {SHARP}."
+            f"a covector (a gradient) cannot be subtracted from parameters: sharp is missing. "
+            f"{SHARP}."
         )
 
     def __matmul__(self, vector: TangentVector) -> Scalar:
-        """The pairing: how fast the function changes along the vector."""
+        """The pairing: the derivative of the function along the vector."""
         if not isinstance(vector, TangentVector):
-            raise TypeError(f"a covector eats a TangentVector, got {_kind(vector)}. {SHARP}.")
+            raise TypeError(
+                f"a covector is paired with a TangentVector, got {_kind(vector)}. {SHARP}."
+            )
         products: Any = jax.tree.leaves(jax.tree.map(jnp.vdot, self.tree, vector.tree))
         total: Any = sum(products[1:], products[0])
         return total
 
 
 def _kind(thing: Any) -> str:
+    """The name of the type of an object, for a message."""
     return {TangentVector: "a vector", CotangentVector: "a covector"}.get(
         type(thing), type(thing).__name__
     )
 
 
 def _vector(thing: Any, verb: str) -> TangentVector:
+    """The object; raises a `TypeError` unless it is a vector."""
     if not isinstance(thing, TangentVector):
         missing = (
             f"sharp is missing. {SHARP}."
@@ -137,6 +146,7 @@ def _vector(thing: Any, verb: str) -> TangentVector:
 
 
 def _covector(thing: Any, verb: str) -> CotangentVector:
+    """The object; raises a `TypeError` unless it is a covector."""
     if not isinstance(thing, CotangentVector):
         missing = (
             f"flat is missing. {FLAT}."
@@ -147,15 +157,15 @@ def _covector(thing: Any, verb: str) -> CotangentVector:
     return thing
 
 
-def vector_tree(v: Any, what: str) -> Any:
-    """The plain tree of a vector; a covector is refused."""
+def vector_tree(v: TangentVector | Vector, what: str) -> Vector:
+    """The plain tree of a vector; raises a `TypeError` for a covector."""
     if isinstance(v, CotangentVector):
         raise TypeError(f"{what} takes a vector, got a covector: sharp is missing. {SHARP}.")
     return v.tree if isinstance(v, TangentVector) else v
 
 
-def covector_tree(g: Any, what: str) -> Any:
-    """The plain tree of a covector; a vector is refused."""
+def covector_tree(g: CotangentVector | Covector, what: str) -> Covector:
+    """The plain tree of a covector; raises a `TypeError` for a vector."""
     if isinstance(g, TangentVector):
         raise TypeError(f"{what} takes a covector, got a vector: flat is missing. {FLAT}.")
     return g.tree if isinstance(g, CotangentVector) else g

@@ -1,9 +1,8 @@
-"""Pytrees as vectors: the flat image of the floating leaves of a tree, and what linear algebra asks
-of trees.
+"""Pytrees as vectors: the floating leaves of a tree in one flat array.
 
-Only floating array leaves are coordinates. Everything else in a tree (integers, booleans, strings,
-functions, PRNG keys) is *carried*: it is neither differentiated nor changed, and is `None` in
-vectors and covectors, as in Equinox.
+Only floating array leaves are *coordinates*. All other leaves of a tree (integers, booleans,
+strings, functions, PRNG keys) are *carried*: they are neither differentiated nor changed, and are
+`None` in vectors and covectors, as in Equinox.
 """
 
 import math
@@ -12,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 
@@ -21,41 +21,43 @@ def is_coordinate(leaf: Any) -> bool:
 
 
 def refuse_complex(tree: PyTree, name: str) -> None:
-    """Raise a `ValueError` if a leaf is complex: a Hermitian metric is another theory, and taking
-    real parts would hide it.
-    """
+    """Raise a `ValueError` if a leaf is complex."""
+    # A Hermitian metric is another theory, and taking real parts would hide that.
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise ValueError(
-                f"{name}{jax.tree_util.keystr(path)} is complex ({leaf.dtype}). Real parameters and outputs only: "
-                f"split it, e.g. {name} = {{'re': z.real, 'im': z.imag}}, and put them together inside the model."
+                f"{name}{jax.tree_util.keystr(path)} is complex ({leaf.dtype}). Real parameters "
+                f"and outputs only: split it, e.g. {name} = {{'re': z.real, 'im': z.imag}}, and "
+                f"put them together inside the model."
             )
 
 
 def split(tree: PyTree) -> tuple[PyTree, PyTree]:
-    """The coordinates of a tree and the leaves it carries; `eqx.combine` puts them together again."""
+    """The coordinates of a tree and its carried leaves; `eqx.combine` is the inverse."""
     return eqx.partition(tree, is_coordinate)
 
 
-def common_dtype(*dtypes: Any) -> Any:
-    """The dtype that holds all of these, also where the user has made implicit promotion an error."""
+def common_dtype(*dtypes: np.dtype) -> np.dtype:
+    """The dtype to which all of these are promoted."""
+    # Also where the user has made implicit promotion an error.
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*dtypes)
 
 
-def coarsest_dtype(*dtypes: Any) -> Any:
-    """The dtype with the fewest digits: what is computed from all of these is as accurate as that."""
+def coarsest_dtype(*dtypes: np.dtype) -> np.dtype:
+    """The dtype with the fewest digits, which bounds the accuracy of results from all of these."""
     return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
 
 
 class Structure(eqx.Module):
-    """How a tree of coordinates lies in one flat vector; hashable, so it may be static under
-    `jax.jit`.
+    """How a tree of coordinates lies in one flat vector.
+
+    It is hashable, so that it may be static under `jax.jit`.
     """
 
     treedef: Any = eqx.field(static=True)
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    dtypes: tuple[Any, ...] = eqx.field(static=True)
+    dtypes: tuple[np.dtype, ...] = eqx.field(static=True)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -68,7 +70,7 @@ class Structure(eqx.Module):
         return sum(self.sizes)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The common dtype of the flat vector."""
         return common_dtype(*self.dtypes) if self.dtypes else jnp.result_type(float)
 
@@ -85,10 +87,10 @@ class Structure(eqx.Module):
         return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in leaves])
 
     def unravel(self, vector: Array) -> PyTree:
-        """The tree whose flat vector is given; each leaf gets its own dtype back."""
-        # One split, whose transpose is a concatenation. That of slices is a sum of padded vectors,
-        # from which XLA (in jaxlib 0.10) was seen to lose the gradient of a bias when it fused the
-        # sum with a norm or a dot product.
+        """The tree of this structure from its flat vector, each leaf in its own dtype."""
+        # One split, whose transpose is a concatenation. The transpose of slices is a sum of padded
+        # vectors; where XLA (jaxlib 0.10) fuses that sum with a norm or a dot product, it can lose
+        # the gradient of a bias.
         parts = jax.lax.split(vector, self.sizes) if self.sizes else []
         leaves = [
             x.reshape(shape).astype(dtype)
@@ -111,8 +113,6 @@ def structure(tree: PyTree) -> Structure:
 def all_finite(tree: PyTree) -> Array:
     """Whether every coordinate of a tree is finite."""
     leaves = jax.tree.leaves(split(tree)[0])
-    return (
-        jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
-        if leaves
-        else jnp.asarray(True)
-    )
+    if not leaves:
+        return jnp.asarray(True)
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))

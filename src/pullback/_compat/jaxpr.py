@@ -1,25 +1,36 @@
-"""Everything here that depends on how JAX writes programs down; tested on every version that is
-supported.
+"""Access to the programs (jaxprs) of JAX, whose form changes between versions.
 
-A program is a list of equations on named values. Nothing is bound by hand: an equation is run as a
-program of one equation by JAX itself, so that custom derivative rules and new calling conventions
-are JAX's business.
+A program is a list of equations on named values. No primitive is bound here: JAX itself runs an
+equation as a program of one equation, so that custom derivative rules and new calling conventions
+need no code here. The tests run on every supported version.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
-"""Equations that only call a program; their body may be written out in their place."""
+"""Equations that only call a program, which may be inlined."""
+
+
+class JaxEquation(Protocol):
+    """An equation of a program, as far as it is read here."""
+
+    primitive: Any
+    """Has a `name`."""
+    invars: Sequence[Any]
+    """The names of the arguments, or literals; each has an `aval` with shape and dtype."""
+    outvars: Sequence[Any]
+    params: dict[str, Any]
 
 
 class Program(NamedTuple):
-    """Equations, and the constants they close over."""
+    """Equations, and the constants that they close over."""
 
     jaxpr: Any
+    """A `Jaxpr`; its type differs between versions of JAX."""
     consts: Sequence[Any]
 
     @property
@@ -34,13 +45,13 @@ class Program(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A `lax.scan`: how many of its arguments are constants, how many are carried; the others are
-    scanned over.
-    """
+    """A `lax.scan`. Its arguments are constants, then the carry, then what is scanned over."""
 
     body: Program
     consts: int
+    """The number of constants."""
     carry: int
+    """The number of carried arrays."""
     length: int
     reverse: bool
 
@@ -52,17 +63,17 @@ def trace(function: Callable, *args: Any) -> Program:
 
 
 def is_literal(name: Any) -> bool:
-    """Whether an argument of an equation is a number written into it."""
+    """Whether an argument of an equation is a literal number."""
     return isinstance(name, Literal)
 
 
 def has_effects(program: Program) -> bool:
-    """Whether a program does more than compute (callbacks, mutable state)."""
+    """Whether a program has side effects (callbacks, mutable state)."""
     return bool(program.jaxpr.effects)
 
 
-def called(eqn: Any) -> Program | None:
-    """The program that an equation calls, if it does nothing but call it."""
+def called(eqn: JaxEquation) -> Program | None:
+    """The program that an equation calls; `None` if the equation is no plain call."""
     if eqn.primitive.name not in CALLS:
         return None
     for key in ("jaxpr", "call_jaxpr"):
@@ -71,26 +82,27 @@ def called(eqn: Any) -> Program | None:
     return None
 
 
-def loop(eqn: Any) -> Loop | None:
-    """The loop that an equation is, if it is one whose arguments can be told apart."""
+def loop(eqn: JaxEquation) -> Loop | None:
+    """The loop of an equation; `None` if it is no `scan`, or has an unknown layout of arguments."""
     if eqn.primitive.name != "scan":
         return None
     params = eqn.params
     body = _program(params["jaxpr"])
     if "num_consts" in params:
-        consts, carry = params["num_consts"], params["num_carry"]
+        consts = params["num_consts"]
+        carry = params["num_carry"]
     elif hasattr(params.get("ft_in"), "elts"):
         consts, carry = (len(part) for part in params["ft_in"].elts[:2])
     else:
         return None
-    # The last line of defence against another layout: the counts must fit.
+    # Whatever the layout is called, the counts must fit.
     if len(body.inputs) != len(eqn.invars) or len(body.outputs) != len(eqn.outvars):
         return None
     return Loop(body, consts, carry, params["length"], params["reverse"])
 
 
-def evaluate(program: Program, eqn: Any, values: Sequence[Any]) -> list[Any]:
-    """Run one equation."""
+def evaluate(program: Program, eqn: JaxEquation, values: Sequence[Any]) -> list[Any]:
+    """The results of one equation of a program."""
     given = {}
     for name, value in zip(eqn.invars, values, strict=True):
         if not is_literal(name):
@@ -104,5 +116,5 @@ def evaluate(program: Program, eqn: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _program(jaxpr: Any) -> Program:
-    """Closed or open: older versions have two types of program, newer ones one."""
+    """A program from an open or a closed jaxpr, which newer versions do not distinguish."""
     return Program(getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ()))

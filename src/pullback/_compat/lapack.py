@@ -1,9 +1,9 @@
 r"""Cholesky factorisation in place.
 
-JAX's own replaces a factor that failed by NaN, which takes a second matrix and a pass through it:
-at 4608 rows 85 MB and a tenth of the time. LAPACK itself, called through the foreign function
-interface under the name that JAX gave it, says by a number whether it succeeded. Where that name is
-not there (another platform, another version of jaxlib) JAX's own is used.
+JAX's own factorisation replaces a factor that failed by NaN, which takes a second matrix and a pass
+through it: at 4608 rows 85 MB and a tenth of the time. LAPACK, called through the foreign function
+interface under the name that JAX registers, returns a status number instead. Where that name is not
+registered (another platform, another version of jaxlib) JAX's own factorisation is used.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 
 def cholesky(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Array]:
-    """The factor L, with anything above its diagonal, and whether all pivots were positive."""
+    """The factor L, undefined above its diagonal, and whether all pivots were positive."""
     target = _target(matrix.dtype)
     if target is None:
         return _checked(matrix)
@@ -38,15 +38,16 @@ def cholesky(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Array]:
     return jax.lax.platform_dependent(matrix, cpu=in_place, default=_checked)
 
 
-def _checked(matrix):
-    # The primitive: `jnp.linalg.cholesky` would go through the matrix once more to clear what is
-    # above the diagonal. A failure is a NaN everywhere.
+def _checked(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Array]:
+    """The factor by JAX's own factorisation, and whether it is finite."""
+    # The primitive: `jnp.linalg.cholesky` would go through the matrix once more to clear the upper
+    # triangle. A failure is a NaN everywhere.
     factor = cholesky_p.bind(matrix)
     return factor, jnp.all(jnp.isfinite(jnp.diagonal(factor)))
 
 
 def _target(dtype: Any) -> str | None:
-    """The name of LAPACK's routine."""
+    """The name of LAPACK's routine; `None` if it is not registered."""
     try:
         from jaxlib import lapack
 

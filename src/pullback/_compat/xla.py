@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.core
 
 OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """What to pass as `jax.jit(..., compiler_options=...)` to protect a program of your own."""
@@ -47,8 +48,10 @@ def jit(function: Function) -> Function:
     def call(*args, **kwargs):
         if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):
             return plain(*args, **kwargs)
-        # With concrete arguments inside somebody's trace, this is a program of its own.
-        with jax.ensure_compile_time_eval():
+        # With concrete arguments inside somebody's trace, this is a program of its own. (Under
+        # `ensure_compile_time_eval` callbacks on constants would run while the program is traced,
+        # among them those that raise the errors of Equinox and diffrax.)
+        with jax.core.eval_context():
             return protected()(*args, **kwargs)
 
     return call  # pyright: ignore[reportReturnType]

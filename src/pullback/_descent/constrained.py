@@ -1,8 +1,10 @@
-r"""A natural gradient step in a constrained parameter space: \(\theta - h\delta\), then back; or
-\(\theta - h\,(\delta + G^+ dp)\) with a penalty \(p\).
+r"""A natural gradient step in a constrained parameter space: one step of the optimiser with a fixed
+rate \(h\), by projection or with a penalty \(p\),
 
-What each way back does to invariance stands in `pullback.constraint`. A step that violates nothing
-is not touched.
+\[ \theta \mapsto \mathrm{proj}_C(\theta - h\,\delta), \qquad \theta \mapsto \theta - h\,(\delta +
+G^+ dp) , \]
+
+and what the constraint did to it. `pullback.constraint` has the effect of each on invariance.
 """
 
 from typing import Any
@@ -10,19 +12,28 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._base.results import RESULTS
+from .._base.checks import error, positive
+from .._base.results import RESULTS, describe, failed
+from .._base.show import number, table
 from .._base.tree import split, structure
 from .._base.types import Params, Scalar
-from .._natural.natural_gradient import natural_gradient, pullback
-from .._natural.outcome import prepare
+from .._compat.xla import jit
+from .._natural.evaluate import fraction
+from .._natural.outcome import raise_failure, warn_of_precision
+from .._natural.stats import Stats
+from .._natural.subproblem import subproblem
+from .._problem.batch import Batch
 from .._problem.composite import Composite
-from .._rows.pullback import MEMORY
-from ..constraint import AbstractConstraint, Penalty
+from .._problem.validate import is_traced, validate
+from ..constraint._base import AbstractConstraint
+from ..constraint._penalty import Penalty
 from ..inverse._base import AbstractInverse
+from ..solver._strategy import Strategy
+from ..step._fixed import Fixed
 
 
 class ConstrainedStep(eqx.Module):
-    """A step and what the constraint did to it."""
+    """A step, and what the constraint did to it."""
 
     params: Params
     """The new point."""
@@ -33,10 +44,22 @@ class ConstrainedStep(eqx.Module):
     correction: Scalar
     """How far the constraint moved the point, ‖params - free‖; zero if it was not met."""
     dropped: Scalar
-    """The share of the penalty's differential outside the range of G, which the inverse drops; zero
-    without a penalty.
-    """
+    """The fraction of the penalty's differential outside the range of G, which the inverse drops;
+    zero without a penalty."""
     result: RESULTS
+    """A code that is data; `RESULTS[result]` is its message."""
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name} {value}" for name, value in self._lines())
+        return f"ConstrainedStep({numbers})"
+
+    def _repr_html_(self) -> str:
+        return table(self._lines())
+
+    def _lines(self) -> list[tuple[str, str]]:
+        names = ("slack", "correction", "dropped")
+        lines = [(name, number(getattr(self, name))) for name in names]
+        return [*lines, ("result", describe(self.result))]
 
 
 def constrained_step(
@@ -44,47 +67,90 @@ def constrained_step(
     params: Params,
     batch: Any = None,
     *,
-    step: Any,
+    step: float | Scalar,
     constraint: AbstractConstraint | Penalty,
     inverse: AbstractInverse | None = None,
     throw: bool = True,
 ) -> ConstrainedStep:
-    """A natural gradient step that heeds a constraint, by back-projection, clipping or a penalty.
+    """Return a natural gradient step under a constraint, by projection, clipping or a penalty.
+
+    The step is that of `NaturalGradientDescent(problem, step=step.Fixed(h), constraint=...)` or
+    `penalty=...`. It is returned also if the loss is not finite at the new point, where the
+    optimiser would stay.
 
     **Arguments:**
 
     - `problem`, `params`, `batch`: the problem at a point, which must satisfy the constraint
         (unless it is a penalty).
-    - `step`: the step size.
-    - `constraint`: of `pullback.constraint`: `Simplex()`, `PositiveDefinite()` (back-projection),
+    - `step`: the step size, a positive number.
+    - `constraint`: one of `pullback.constraint`: `Simplex()`, `PositiveDefinite()` (projection),
         `Clipping(a, b)`, `Penalty(constraint, strength)`.
-    - `inverse`: which generalised inverse; `MoorePenrose()` if left out.
-    - `throw`: whether a failure raises; otherwise look at `result`.
+    - `inverse`: which generalised inverse; defaults to `MoorePenrose()`.
+    - `throw`: whether a failure raises; with `False`, check `result`.
     """
     if not isinstance(constraint, AbstractConstraint | Penalty):
-        raise ValueError(
-            f"constraint must be one of pullback.constraint, e.g. constraint.Simplex(), got {constraint!r}."
-        )
+        example = "constrained_step(..., constraint=pullback.constraint.Simplex())"
+        wanted = "one of pullback.constraint"
+        raise error("constrained_step", "constraint", constraint, wanted, example)
+    positive("constrained_step", "step", step)
+    params, data = validate(problem, params, batch)
     if isinstance(constraint, AbstractConstraint):
         constraint.refuse(params)
-    ng = natural_gradient(problem, params, batch, inverse=inverse, throw=throw)
-    params = prepare(problem, params, batch, inverse, None, None, MEMORY)[1]
+    strategy = Strategy(inverse).as_data()
+    # The rate travels as data: another step size compiles nothing.
+    rule = Fixed(jnp.asarray(step))
+    traced = is_traced((problem, params, data, strategy, rule, constraint))
+    found, stats = _jitted(problem, params, data, strategy, rule, constraint, not traced)
+    if traced:
+        if not throw:
+            return found
+        checked = found.result.error_if(found.params, failed(found.result))
+        return eqx.tree_at(lambda s: s.params, found, checked)
+    if throw:
+        raise_failure(found.result, problem, params, data)
+    warn_of_precision(stats, stacklevel=3)
+    return found
+
+
+def _step(
+    problem: Composite,
+    params: Params,
+    batch: Batch,
+    strategy: Strategy,
+    rule: Fixed,
+    constraint: AbstractConstraint | Penalty,
+    check_samples: bool,
+) -> tuple[ConstrainedStep, Stats]:
+    penalty = constraint if isinstance(constraint, Penalty) else None
+    projection = None if isinstance(constraint, Penalty) else constraint
+    limits = constraint.constraint if isinstance(constraint, Penalty) else constraint
+    sub = subproblem(problem, params, batch, strategy, penalty=penalty, constraint=projection)
+    move, _ = rule.step(sub, rule.init(sub.dtype))
+    stats, result = sub.judge(check_samples)
+    moved = sub.point(move.displacement)
     like, carried = structure(params), split(params)[1]
-    h = jnp.asarray(step, like.dtype)
-    whole = lambda flat: eqx.combine(like.unravel(flat), carried)
-    free = like.ravel(params) - h * like.ravel(ng.vector)
-    zero = jnp.zeros((), like.dtype)
-    if isinstance(constraint, AbstractConstraint):
-        moved, dropped, limits = constraint(whole(free)), zero, constraint
-    else:
-        metric = pullback(problem, params, batch, inverse=inverse)
-        g = like.ravel(constraint.covector(params))
-        v = like.ravel(metric.sharp(like.unravel(g)))
-        inside = like.ravel(metric.flat(like.unravel(v)))
+    displacement = move.displacement
+    dropped = jnp.zeros((), like.dtype)
+    if penalty is not None:
+        rows = sub.evaluation.rows
+        g = like.ravel(penalty.covector(params)).astype(rows.dtype)
+        v = sub.solve(None, g)
+        displacement = displacement + move.rate * v
+        outside = g - rows.rmv(rows.mv(v))
+        # A differential of zero is inside the set: nothing is dropped.
         size = jnp.linalg.norm(g)
-        dropped = jnp.where(
-            size > 0, jnp.linalg.norm(g - inside) / jnp.where(size > 0, size, 1.0), 0.0
-        )
-        moved, limits = whole(free - h * v), constraint.constraint
-    correction = jnp.linalg.norm(like.ravel(moved) - free)
-    return ConstrainedStep(moved, whole(free), limits.slack(moved), correction, dropped, ng.result)
+        dropped = jnp.where(size > 0, fraction(jnp.linalg.norm(outside), size), 0.0)
+    flat = like.ravel(params) + displacement.astype(like.dtype)
+    free = eqx.combine(like.unravel(flat), carried)
+    found = ConstrainedStep(
+        params=moved,
+        free=free,
+        slack=limits.slack(moved),
+        correction=jnp.linalg.norm(like.ravel(moved) - like.ravel(free)),
+        dropped=dropped.astype(like.dtype),
+        result=result,
+    )
+    return found, stats
+
+
+_jitted = jit(_step)

@@ -1,9 +1,11 @@
-r"""The optimiser: \(\theta_{k+1} = \theta_k + t\,d\), with \(d\) the natural gradient step or what
-a momentum makes of it, and \(t\) (or the damping) by a step rule.
+r"""The optimiser: \(\theta_{k+1} = \theta_k + t\,d\), d by a momentum and t by a step rule.
 
-State goes in and comes out; both it and the record have a fixed structure and fixed dtypes, so that
-`step` may be jitted, scanned and mapped over seeds. Nothing is raised: a step that failed (a NaN in
-the batch) or was rejected returns the parameters it was given, and the record says why.
+Without a momentum, \(d\) is the natural gradient step \(-\delta\). A step rule may choose the
+damping instead of \(t\).
+
+State and record have a fixed structure and fixed dtypes, so that `step` may be jitted, scanned and
+mapped over seeds. `step` does not raise for what happens at run time: a step that failed (a NaN in
+the batch) or was rejected returns the parameters that it was given, and the record has the reason.
 """
 
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from .._problem.batch import Batch, as_batch
 from .._problem.composite import Composite
 from .._problem.validate import check_params, check_problem, validate, validate_metric_batch
 from .._rows.rows import MEMORY
+from ..constraint._penalty import check_places
 from ..inverse._base import AbstractInverse
 from ..momentum._base import AbstractMomentum, as_momentum, remember
 from ..solver._base import AbstractSolver
@@ -43,13 +46,11 @@ USABLE = (
     RESULTS.unresolved,
     RESULTS.saturated,
 )
-"""Results whose direction is finite and may be followed, complete or not; the record tells which it
-was.
-"""
+"""Results whose direction is finite and may be followed, complete or not."""
 
 
 class DescentState(eqx.Module):
-    """What is kept between steps."""
+    """What the optimiser keeps between steps."""
 
     count: Count
     """The number of steps made, failed and rejected ones included."""
@@ -60,32 +61,32 @@ class DescentState(eqx.Module):
 
 
 class Record(eqx.Module):
-    """What one step was. Numbers that do not apply are NaN, counts -1."""
+    """What one step did. Numbers that do not apply are NaN, counts -1."""
 
     step: Count
     """The number of this step, from 0."""
     loss: Scalar
     """Before the step, penalty included."""
     loss_after: Scalar
-    """After it, on the same batch; that before if the step was not taken."""
+    """After the step, on the same batch; the loss before it if the step was not taken."""
     norm: Scalar
     """The Euclidean norm of the change of the parameters."""
     metric_norm: Scalar
-    """The norm of that change in the metric, ‖A Δθ‖."""
+    """The norm of the same change in the metric, ‖A Δθ‖."""
     divergence: Scalar
     """How far the outputs moved in the metric's true divergence; ½ metric_norm² to second order."""
     rate: Scalar
-    """Which part of the direction was taken."""
+    """The fraction of the direction that was taken."""
     damping: Scalar
-    """λ of the step, by the rule or by the inverse."""
+    """λ of the step, from the rule or from the inverse."""
     gain: Scalar
-    """The decrease of the loss over the one that the quadratic model predicts, of the step that was
-    proposed.
-    """
+    """The decrease of the loss over the decrease that the quadratic model predicts.
+
+    It is that of the proposed step, taken or not."""
     curvature: Scalar
     """‖a‖/‖d‖ of the second-order correction that was used."""
     trials: Count
-    """How many points the rule tried."""
+    """The number of points that the rule tried."""
     accepted: Array
     """Whether the step was taken."""
     rank: Count
@@ -93,15 +94,15 @@ class Record(eqx.Module):
     cutoff: Scalar
     """Singular values at or below this counted as zero."""
     range_share: Scalar
-    """The share of the gradient in the range of the metric G; a penalty may lie outside."""
+    """The fraction of the gradient in the range of the metric G; a penalty may lie outside."""
     output_share: Scalar
-    """The share of the output covector that the metric of the outputs sees."""
+    """The fraction of the output covector in the range of the metric on the outputs."""
     tangent_share: Scalar
-    """The share of the ambient gradient that the model can follow."""
+    """The fraction of the ambient gradient that the model can follow."""
     solver: Count
-    """Which solver ran, a place in `SOLVERS`; -1 for one of your own."""
+    """The solver that ran, an index into `SOLVERS`; -1 for a solver of your own."""
     result: RESULTS
-    """A code that is data: what went wrong, if anything did."""
+    """The outcome of the solve, a code that is data."""
 
     @property
     def failed(self) -> Array:
@@ -119,15 +120,17 @@ class Record(eqx.Module):
 
     @property
     def solver_name(self) -> str:
-        """The name of the solver that ran (of a single record)."""
+        """The name of the solver that ran, for a single record."""
         return SOLVERS[int(self.solver)] if int(self.solver) >= 0 else "another"
 
 
 class NaturalGradientDescent(eqx.Module):
     """Descent along natural gradients.
 
-    opt = pullback.NaturalGradientDescent(problem, step=pullback.step.LevenbergMarquardt())
+    ```python
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
     params, state, record = opt.step(params, opt.init(params), (x, y))
+    ```
     """
 
     problem: Composite
@@ -150,7 +153,7 @@ class NaturalGradientDescent(eqx.Module):
         penalty: Callable[[Params], Scalar] | None = None,
         memory: int = MEMORY,
     ):
-        """Put an optimiser together.
+        """Build an optimiser.
 
         **Arguments:**
 
@@ -161,11 +164,11 @@ class NaturalGradientDescent(eqx.Module):
         - `step`: how far, one of `pullback.step`; defaults to `Fixed(1.0)`, the whole natural
             gradient.
         - `momentum`: `Spring(mu)` or `HeavyBall(mu)`; defaults to none.
-        - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, if not over
-            the batch of the step: the Fisher metric of a population rather than of the training
-            samples. May also be given step by step.
-        - `constraint`: `constraint(params) -> params` projects parameters to where they may be, e.g.
-            `pullback.constraint.Simplex()`. The step rule uses the loss there.
+        - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, e.g. for
+            the Fisher metric of a population; defaults to the batch of each step. `step` takes
+            one too.
+        - `constraint`: `constraint(params) -> params` projects parameters to where they may be,
+            e.g. `pullback.constraint.Simplex()`. The step rule uses the loss there.
         - `penalty`: `penalty(params) -> scalar`, added to the loss (weight decay, a prior,
             `pullback.constraint.Penalty(...)`). It has no part in the metric: its differential is a
             parameter covector. `MoorePenrose` and `TruncatedRank` follow the part of it in the
@@ -185,6 +188,7 @@ class NaturalGradientDescent(eqx.Module):
         for name, given in (("constraint", constraint), ("penalty", penalty)):
             if given is not None:
                 function("NaturalGradientDescent", name, given, example(name))
+        check_places("NaturalGradientDescent", constraint, penalty)
         rule.check(problem, strategy.inverse)
         self.problem = problem
         self.strategy = strategy.with_inverse(rule.factorises(strategy.inverse))
@@ -235,17 +239,17 @@ class NaturalGradientDescent(eqx.Module):
     ) -> tuple[Params, DescentState, Record]:
         """Return the new parameters, the new state and the `Record` of one step.
 
-        A pure function: jit it, scan it, map it over seeds; called as it is, it is compiled once
-        for each shape.
+        A pure function: it may be jitted, scanned and mapped over seeds. Called directly, it is
+        compiled once for each shape.
 
         **Arguments:**
 
         - `params`, `state`: the point, and the state before the step.
         - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
-        - `metric_batch`: what the metric is averaged over in this step; defaults to what the
-            optimiser was made with.
-        - `gradient`: a covector to follow in place of the gradient of the problem (clipped, say);
-            Optax gives one.
+        - `metric_batch`: what the metric is averaged over in this step; defaults to the
+            `metric_batch` of the optimiser.
+        - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
+            one; `as_optax` passes one.
         """
         params, data = validate(self.problem, params, batch)
         other = self.metric_batch if metric_batch is None else metric_batch

@@ -1,10 +1,9 @@
-r"""The Optax face: an optimiser as `optax.GradientTransformationExtraArgs`, whose `update` also
-takes `batch=`.
+r"""The optimiser as an `optax.GradientTransformationExtraArgs` whose `update` takes `batch=`.
 
 The gradient that arrives may have been changed on its way (clipped, decayed), and is followed: it
 is split into its part along the problem's own gradient, whose lift is used, and the rest, a
-parameter covector. Updates come out as differences, \(\theta_{new} - \theta\), zero if the step was
-rejected or failed.
+parameter covector. Updates are differences \(\theta_{new} - \theta\), zero if the step was rejected
+or failed.
 """
 
 from typing import Any, NamedTuple
@@ -16,12 +15,17 @@ import optax
 
 from .._base.results import RESULTS
 from .._base.tree import is_coordinate, structure
+from .._base.types import Params
 from .descent import DescentState, NaturalGradientDescent, Record
+
+OURS = ("batch", "metric_batch")
+"""The extra arguments of `update` that Optax's own transformations do not accept."""
 
 
 class OptaxState(NamedTuple):
-    """The state of `as_optax`: `optax.tree.get(state, "record")` finds the record of the last step
-    in a chain.
+    """The state of `as_optax`.
+
+    `optax.tree.get(state, "record")` returns the record of the last step from anywhere in a chain.
     """
 
     descent: DescentState
@@ -31,20 +35,24 @@ class OptaxState(NamedTuple):
 def as_optax(
     opt: NaturalGradientDescent, linesearch: optax.GradientTransformationExtraArgs | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """An optimiser for a loop written with Optax.
+    """Return an optimiser for a loop written with Optax.
 
-    `update(gradient, state, params, batch=(x, y))`, and `metric_batch=` if it is wanted; other
-    extra arguments are ignored. The update is already a descent step: no learning rate follows.
-    `optax.masked`, `partition` and `multi_transform` hide parameters from which the Jacobian is
-    made, and are refused. `optax.MultiSteps` averages gradients over several batches, but the
-    metric is that of the last one.
+    ```python
+    tx = pb.as_optax(opt)
+    updates, state = tx.update(gradient, state, params, batch=(x, y))
+    ```
+
+    `update` also takes `metric_batch=` and ignores other extra arguments. The update is already a
+    descent step: no learning rate follows. `optax.masked`, `partition` and `multi_transform` hide
+    parameters that the Jacobian needs, and raise. `optax.MultiSteps` averages gradients over
+    several batches, but the metric is that of the last one.
 
     **Arguments:**
 
     - `opt`: the optimiser.
-    - `linesearch`: an Optax line search to follow, such as
-        `optax.scale_by_backtracking_linesearch(20)`; these refuse extra arguments that are not
-        theirs, such as `batch=`, which are taken away here.
+    - `linesearch`: an Optax line search to follow, e.g.
+        `optax.scale_by_backtracking_linesearch(20)`. Line searches raise for extra arguments that
+        are not theirs; `batch=` and `metric_batch=` are not passed to this one.
 
     **Returns:**
 
@@ -55,78 +63,81 @@ def as_optax(
             f"as_optax takes a pullback.NaturalGradientDescent, got {type(opt).__name__}."
         )
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         _refuse_masks(params)
         return OptaxState(opt.init(params), _blank(params))
 
     def update(
         updates: Any,
         state: Any,
-        params: Any = None,
+        params: Params | None = None,
         *,
         batch: Any = None,
         metric_batch: Any = None,
         **extra: Any,
-    ) -> Any:
+    ) -> tuple[Any, Any]:
         del extra
         if params is None:
             raise ValueError(
-                "a natural gradient is taken at a point: update(gradient, state, params, batch=(x, y))."
+                "a natural gradient is taken at a point: update(gradient, state, params, "
+                "batch=(x, y))."
             )
         _refuse_masks(updates)
+        gradient = jax.tree.map(lambda x: x if is_coordinate(x) else None, updates)
         new, descent, record = opt.step(
-            params, state.descent, batch, metric_batch=metric_batch, gradient=_floating(updates)
+            params, state.descent, batch, metric_batch=metric_batch, gradient=gradient
         )
-        difference = lambda n, o: (
-            n - o if is_coordinate(o) else jnp.zeros_like(o) if eqx.is_array(o) else o
-        )
-        return jax.tree.map(difference, new, params), OptaxState(descent, record)
+        return jax.tree.map(_difference, new, params), OptaxState(descent, record)
 
     face = optax.GradientTransformationExtraArgs(init, update)
     return face if linesearch is None else _followed_by(face, linesearch)
 
 
-def _followed_by(first, second) -> optax.GradientTransformationExtraArgs:
-    """A chain in which the second part sees none of our arguments."""
+def _followed_by(
+    first: optax.GradientTransformationExtraArgs, second: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
+    """Return a chain whose second part receives none of our arguments."""
 
-    def init(params):
+    def init(params: Params) -> tuple[Any, Any]:
         return first.init(params), second.init(params)
 
-    def update(updates, state, params=None, **extra):
+    def update(
+        updates: Any, state: Any, params: Params | None = None, **extra: Any
+    ) -> tuple[Any, tuple[Any, Any]]:
         updates, one = first.update(updates, state[0], params, **extra)
-        rest = {
-            name: value for name, value in extra.items() if name not in ("batch", "metric_batch")
-        }
+        rest = {name: value for name, value in extra.items() if name not in OURS}
         updates, two = second.update(updates, state[1], params, **rest)
         return updates, (one, two)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _floating(tree):
-    return jax.tree.map(lambda x: x if is_coordinate(x) else None, tree)
+def _difference(new: Any, old: Any) -> Any:
+    """Return the update of a leaf, zero if the leaf is not differentiated."""
+    if is_coordinate(old):
+        return new - old
+    return jnp.zeros_like(old) if eqx.is_array(old) else old
 
 
-def _refuse_masks(tree) -> None:
+def _refuse_masks(tree: Any) -> None:
+    """Raise a `ValueError` if a wrapper of Optax has hidden leaves."""
     leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, optax.MaskedNode))
     if any(isinstance(x, optax.MaskedNode) for x in leaves):
         raise ValueError(
-            "optax.masked, partition and multi_transform hide parameters, and without them the model cannot be differentiated. Fix them in the "
-            "model instead: Composite(lambda moving, x: model({**moving, **fixed}, x), ...), and give as_optax(opt) the moving ones only."
+            "optax.masked, partition and multi_transform hide parameters, and without them the "
+            "model cannot be differentiated. Fix them in the model instead: "
+            "Composite(lambda free, x: model({**free, **fixed}, x), ...), and give as_optax(opt) "
+            "the free ones only."
         )
 
 
-def _blank(params) -> Record:
-    """A record of no step, with the structure and dtypes of all others."""
-    dtype = structure(params).dtype
-    nan, none = jnp.full((), jnp.nan, dtype), jnp.full((), -1, jnp.int32)
-    counts = {"step", "trials", "rank", "solver"}
-    fields: dict[str, Any] = {
-        name: none if name in counts else nan for name in Record.__dataclass_fields__
-    }
-    return Record(**fields | {"accepted": jnp.asarray(False), "result": _successful()})
-
-
-def _successful() -> RESULTS:
+def _blank(params: Params) -> Record:
+    """Return a record of no step, with the structure and dtypes of all others."""
+    nan = jnp.full((), jnp.nan, structure(params).dtype)
+    none = jnp.full((), -1, jnp.int32)
+    fields: dict[str, Any] = dict.fromkeys(Record.__dataclass_fields__, nan)
+    fields |= dict.fromkeys(("step", "trials", "rank", "solver"), none)
     # As it comes out of a step: an array, not the Python number of the enumeration.
-    return jax.tree.map(jnp.asarray, RESULTS.successful)
+    fields["result"] = jax.tree.map(jnp.asarray, RESULTS.successful)
+    fields["accepted"] = jnp.asarray(False)
+    return Record(**fields)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from .._problem.composite import as_batch
+from .._problem.batch import as_batch
 
 STACKED = 8
 """How many batches of an iterator are passed to the device at once."""
@@ -143,8 +143,8 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
             )
         return Streamed(iterator)
     raise ValueError(
-        "fit(batches=...): batches must be (inputs, targets), a function of a PRNG key, an iterable "
-        f"of batches, or None, got {type(batches).__name__}."
+        "fit(batches=...): batches must be (inputs, targets), a function of a PRNG key, an "
+        f"iterable of batches, or None, got {type(batches).__name__}."
     )
 
 

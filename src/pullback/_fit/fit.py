@@ -1,323 +1,339 @@
-r"""The loop: `fit` makes many steps, shows them, keeps their records, saves and resumes.
+"""The loop: `fit` makes many steps, shows them, keeps their records, saves and resumes.
 
 Steps run on the device, some at a time, in a loop of a *variable* number of steps that is compiled
-once: how many are made at a time depends on the clock, what they compute does not. So a run that is
-stopped and resumed ends with the same bits as one that is not. Nothing is called back from inside
-the loop.
+once. How many are made at a time depends on the clock; what they compute does not. A run that is
+stopped and resumed therefore ends with the same bits as an uninterrupted one. Nothing is called
+back from inside the loop.
 """
 
 import dataclasses
 import os
+import re
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from .._base.results import RESULTS
+from .._base.checks import error, function, integer
 from .._base.types import Params
-from .._descent.descent import DescentState, NaturalGradientDescent, Record
-from .._natural.outcome import is_traced
+from .._problem.validate import is_traced
 from .batches import AbstractSource, as_source
-from .checkpoint import Checkpoints, FitWarning, Snapshot, load, save
-from .history import History, columns_of, keep_lines, write_lines
+from .checkpoint import Checkpoints, Snapshot, load, save
+from .chunk import CAPACITY, Task, as_arrays, run_chunk
+from .history import History, columns_of
+from .optimiser import Optimiser, check_optimiser
+from .outcome import Fit, FitError, Report, message
 from .progress import Progress
+from .telemetry import Telemetry
+from .warn import warn
 
-CAPACITY = 256
-"""How many steps are made at a time, at most."""
 PACE = 0.2
-"""For how many seconds the device is left alone, about."""
+"""For about how many seconds the device runs between two looks at the host."""
 STALLED = 20
-"""After so many steps in a row that were not taken the user is told."""
-
-
-class Report(NamedTuple):
-    """What a callback is given."""
-
-    step: int
-    """How many steps have been made."""
-    params: Params
-    state: DescentState
-    rows: History
-    """The records since the last call."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """The outcome of `fit`."""
-
-    params: Params
-    state: DescentState
-    history: History
-    """One row a step, those before a resumption included."""
-    steps: int
-    """How many steps have been made in all."""
-    seconds: float
-    """How long this call took."""
-    ended: str
-    """Why it ended, in words."""
-
-    def plot(self) -> Any:
-        """A matplotlib figure of the history: loss, lengths of the steps, damping and rate, rank."""
-        return self.history.plot()
-
-
-class FitError(RuntimeError):
-    """A step failed and `throw=True`. `fit` has what there was: parameters that are finite, and the
-    history with the failed step.
-    """
-
-    fit: Fit
+"""`fit` warns after so many steps in a row that were not taken."""
+RISEN = 1e3
+"""`fit` warns when the loss is so many times the first one."""
 
 
 def fit(
-    opt: NaturalGradientDescent,
+    opt: Optimiser,
     params: Params,
     batches: Any = None,
     steps: int = 100,
     *,
-    key: Any = 0,
+    key: PRNGKeyArray | int = 0,
     progress: bool = True,
     callback: Callable[[Report], Any] | None = None,
-    telemetry: str | os.PathLike | None = None,
-    checkpoint: str | os.PathLike | Checkpoints | None = None,
+    telemetry: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
     resume: bool = True,
     throw: bool = True,
 ) -> Fit:
-    """Train.
+    """Train: make steps of an optimiser, and return the outcome.
+
+    ```python
+    fit = pb.fit(opt, params, (x, y), steps=100)
+    fit.params, fit.history["loss"], fit.plot()
+    ```
+
+    Ctrl-C ends the run early; what there is is returned.
 
     **Arguments:**
 
-    - `opt`: the optimiser.
+    - `opt`: the optimiser: a `NaturalGradientDescent`, or any `Optimiser`.
     - `params`: where to start.
     - `batches`: a tuple `(inputs, targets)`, the same in every step; a function of a PRNG key that
-        draws a batch (`minibatches(batch, size)` is one); an list or another iterable of batches;
-        or `None` for a model without data.
+        draws a batch, e.g. `minibatches(batch, size)`; a list or another iterable of batches; or
+        `None` for a model without data.
     - `steps`: how many steps to make in all; a resumed run makes the rest.
     - `key`: a PRNG key or a seed, for functions that draw batches.
     - `progress`: whether to show a bar, if standard error is a terminal.
     - `callback`: called with a `Report` between steps, several times a second; the run ends if it
         returns something true.
-    - `telemetry`: a file to which the record of every step is written, a line of JSON each.
+    - `telemetry`: a file to which the record of every step is appended as one line of JSON. A
+        fresh run raises if the file has any content; a resumed run continues its own file.
     - `checkpoint`: a folder, or `Checkpoints(folder, every_steps, every_seconds, keep)`. The run is
         saved there, at its end too.
-    - `resume`: whether to go on from what is in that folder.
-    - `throw`: whether a step that failed (a NaN in its batch) raises a `FitError`; otherwise it is
-        skipped. It is recorded in any case, and the parameters are never touched by it. Ctrl-C is
-        no error: what there is is returned.
+    - `resume`: whether to resume from what is in that folder.
+    - `throw`: whether a step that failed (a NaN in its batch) raises a `FitError`; otherwise the
+        step is skipped. It is recorded in any case, and does not change the parameters.
 
     **Returns:**
 
     A `Fit`: `params`, `state`, `history`, `steps`, `seconds`, `ended`, and `plot()`.
     """
-    if not isinstance(opt, NaturalGradientDescent):
-        raise ValueError(f"fit takes a pullback.NaturalGradientDescent, got {type(opt).__name__}.")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise ValueError(f"fit(steps={steps!r}): steps must be an integer, at least 0.")
+    check_optimiser(opt)
+    integer("fit", "steps", steps, least=0)
     if is_traced(params):
         raise ValueError(
             "fit is a loop on the host and cannot be called inside jit; scan over opt.step there."
         )
-    saving = (
-        checkpoint
-        if isinstance(checkpoint, Checkpoints) or checkpoint is None
-        else Checkpoints(checkpoint)
+    if callback is not None:
+        function("fit", "callback", callback, "fit(callback=lambda report: report.step >= 10)")
+    if telemetry is not None and not isinstance(telemetry, str | os.PathLike):
+        raise error("fit", "telemetry", telemetry, "a path", 'fit(telemetry="run.jsonl")')
+    saving = checkpoint
+    if saving is not None and not isinstance(saving, Checkpoints):
+        saving = Checkpoints(saving)
+    description = _described(opt)
+    run = _Run(
+        opt,
+        _start(opt, params, key, saving, resume, description),
+        steps,
+        saving=saving,
+        description=description,
+        callback=callback,
+        telemetry=None if telemetry is None else Telemetry(Path(telemetry)),
+        throw=throw,
     )
-    run = _Run(opt, params, steps, key, saving, resume, callback, telemetry, throw)
     return run.go(batches, progress)
+
+
+def _described(opt: Optimiser) -> str:
+    """Return the settings of an optimiser, the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", eqx.tree_pformat(opt, short_arrays=True))
+
+
+def _start(
+    opt: Optimiser,
+    params: Params,
+    key: PRNGKeyArray | int,
+    saving: Checkpoints | None,
+    resume: bool,
+    description: str,
+) -> Snapshot:
+    """Return where the run begins: at its start, or at the newest checkpoint."""
+    key = jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
+    # Numbers among the parameters are constants of the model, numbers in the state are not.
+    params = as_arrays(params, numbers=False)
+    fresh = Snapshot(params, as_arrays(opt.init(params)), key, 0, History({}))
+    if saving is None:
+        return fresh
+    if not resume and saving.files():
+        raise ValueError(
+            f"fit(resume=False), but there are checkpoints in {saving.folder}: name another "
+            "folder, or delete them, or resume."
+        )
+    return load(saving, fresh, description) or fresh
 
 
 class _Run:
     """One call of `fit`: the only mutable object here."""
 
-    def __init__(self, opt, params, steps, key, saving, resume, callback, telemetry, throw):
-        self.opt, self.steps, self.saving, self.callback, self.throw = (
-            opt,
-            steps,
-            saving,
-            callback,
-            throw,
-        )
-        self.telemetry = None if telemetry is None else Path(telemetry)
-        key = jax.random.key(key) if isinstance(key, int) else key
-        # Strongly typed, so that a resumed run compiles the same program.
-        params = jax.tree.map(lambda x: jnp.asarray(x, x.dtype) if eqx.is_array(x) else x, params)
-        start = Snapshot(params, opt.init(params), key, 0, History({}))
-        self.description = eqx.tree_pformat(opt, short_arrays=True)
-        if saving is not None and not resume and saving.files():
-            raise ValueError(
-                f"resume=False, but there are checkpoints in {saving.folder}: give another folder, or remove them, or resume."
-            )
-        self.now = start if saving is None else load(saving, start, self.description) or start
-        self.parts, self.begun = [self.now.history], time.monotonic()
-        self.saved_step, self.saved_time = self.now.step, self.begun
-        self.told: set[str] = set()
+    def __init__(
+        self,
+        opt: Optimiser,
+        start: Snapshot,
+        steps: int,
+        *,
+        saving: Checkpoints | None,
+        description: str,
+        callback: Callable[[Report], Any] | None,
+        telemetry: Telemetry | None,
+        throw: bool,
+    ):
+        self.opt = opt
+        self.owner = type(opt).__name__
+        self.steps = steps
+        self.saving = saving
+        self.description = description
+        self.callback = callback
+        self.telemetry = telemetry
+        self.throw = throw
+        self.now = start
+        self.parts = [start.history]
+        self.begun = time.monotonic()
+        self.saved_step = start.step
+        self.saved_time = self.begun
+        self.shapes: Any = None
+        self.warned: set[str] = set()
         self.idle = 0
 
     def go(self, batches: Any, progress: bool) -> Fit:
+        """Run, save, and return the outcome."""
         source = as_source(batches, self.now.step)
         if self.telemetry is not None:
-            keep_lines(self.telemetry, self.now.step)
-        ended = ""
+            self.telemetry.prepare(self.now.history, self.now.step)
         with Progress(progress, self.steps, self.now.step) as bar:
             try:
                 ended = self.loop(source, bar)
             except KeyboardInterrupt:
                 ended = "interrupted"
-        if self.saving is not None and self.now.step > self.saved_step:
-            self.save()
+        self.save()
         return self.result(ended)
 
     def loop(self, source: AbstractSource, bar: Progress) -> str:
-        pace, shapes = 1, None
+        """Make steps until something ends the run; return what it was."""
+        pace = 1
         while self.now.step < self.steps:
             data, count = source.take(min(pace, self.until_saving(), self.steps - self.now.step))
             if count == 0:
-                self.tell(
-                    "ended", f"the batches ended after {self.now.step} of {self.steps} steps."
-                )
-                return f"the batches ended after {self.now.step} steps"
-            found = jax.tree.map(lambda x: (x.shape, str(x.dtype)) if eqx.is_array(x) else x, data)
-            if shapes is not None and found != shapes:
-                self.tell(
-                    "shapes",
-                    f"the batches change their shape at step {self.now.step}: each new shape is compiled anew.",
-                )
-            shapes = found
+                ended = f"the batches ended after {self.now.step}"
+                self.warn_once("ended", f"{ended} of {self.steps} steps.")
+                return f"{ended} steps"
+            self.compare_shapes(data)
             began = time.monotonic()
             rows, failed = self.advance(source, data, count)
             each = (time.monotonic() - began) / max(len(rows), 1)
             pace = int(np.clip(PACE / max(each, 1e-9), 1, min(CAPACITY, 4 * pace)))
-            bar.show(self.now.step, rows.columns, each)
-            self.look(rows)
-            if self.saving is not None and self.saving.due(
-                self.now.step, self.saved_step, self.saved_time
-            ):
+            bar.show(self.now.step, rows, each)
+            self.watch(rows)
+            if self.saving and self.saving.due(self.now.step, self.saved_step, self.saved_time):
                 self.save()
             if failed and self.throw:
                 self.fail(rows)
-            if self.callback is not None and self.callback(
-                Report(self.now.step, self.now.params, self.now.state, rows)
-            ):
+            if self.callback is not None and self.callback(self.report(rows)):
                 return f"the callback ended it after {self.now.step} steps"
         return f"all {self.steps} steps were made"
 
     def advance(self, source: AbstractSource, data: Any, count: int) -> tuple[History, bool]:
+        """Make steps; return their records, and whether the last one failed."""
         now = self.now
-        arrays, static = eqx.partition(now.params, eqx.is_array)
-        moved, state, records, made, failed = _chunk(
-            self.opt,
-            static,
-            source.draw,
-            arrays,
-            now.state,
-            now.key,
-            data,
-            jnp.asarray(now.step),
-            jnp.asarray(count),
-            self.throw,
+        arrays, static = eqx.partition((now.params, now.state), eqx.is_array)
+        task = Task(
+            step=self.opt.step,
+            owner=self.owner,
+            draw=source.draw,
+            data=data,
+            key=now.key,
+            start=jnp.asarray(now.step),
+            count=jnp.asarray(count),
+            static=static,
+            stop_on_failure=self.throw,
         )
-        made = int(made)
-        rows = History(columns_of(records, made))
+        chunk = run_chunk(task, *arrays)
+        made = int(chunk.made)
+        params, state = eqx.combine((chunk.params, chunk.state), static)
+        rows = History(columns_of(self.owner, chunk.records, made, now.step))
         self.parts.append(rows)
-        self.now = Snapshot(
-            eqx.combine(moved, static), state, now.key, now.step + made, History({})
-        )
-        if self.telemetry is not None:
-            write_lines(self.telemetry, rows, 0)
-        return rows, bool(failed)
+        self.now = Snapshot(params, state, now.key, now.step + made, History({}))
+        self.write(rows)
+        return rows, bool(chunk.failed)
 
     def until_saving(self) -> int:
-        """How many steps may be made before the next save by steps."""
+        """Return how many steps may be made before the next save by steps."""
         if self.saving is None or self.saving.every_steps is None:
             return CAPACITY
         return self.saving.every_steps - self.now.step % self.saving.every_steps
 
     def save(self) -> None:
-        self.saved_step, self.saved_time = self.now.step, time.monotonic()
+        """Save the run if there is something new and somewhere to save it."""
+        if self.saving is None or self.now.step == self.saved_step:
+            return
+        self.saved_step = self.now.step
+        self.saved_time = time.monotonic()
+        snapshot = dataclasses.replace(self.now, history=History.join(self.parts))
         try:
-            save(
-                self.saving,
-                dataclasses.replace(self.now, history=History.join(self.parts)),
-                self.description,
-            )
-        except OSError as error:
-            self.tell(
-                "disk",
-                f"the checkpoint of step {self.now.step} could not be written ({error}); the run goes on without.",
-            )
+            save(self.saving, snapshot, self.description)
+        except OSError as failure:
+            words = f"the checkpoint of step {self.now.step} could not be written ({failure})"
+            self.warn_once("checkpoint", f"{words}; the run continues without.")
 
-    def look(self, rows: History) -> None:
-        """Tell the user once of a run that gets nowhere."""
-        for taken in rows["accepted"]:
-            self.idle = 0 if taken else self.idle + 1
+    def write(self, rows: History) -> None:
+        """Append rows to the telemetry."""
+        if self.telemetry is None:
+            return
+        try:
+            self.telemetry.append(rows)
+        except OSError as failure:
+            words = f"{self.telemetry.path} could not be written ({failure})"
+            self.warn_once("telemetry", f"{words}; the run continues without telemetry.")
+            # What follows would be appended to half a line.
+            self.telemetry = None
+
+    def compare_shapes(self, data: Any) -> None:
+        """Warn once of batches that change their shape."""
+        describe = lambda x: (x.shape, str(x.dtype)) if eqx.is_array(x) else x
+        shapes = jax.tree.map(describe, data)
+        if self.shapes is not None and shapes != self.shapes:
+            words = f"the batches change their shape at step {self.now.step}"
+            self.warn_once("shapes", f"{words}: each new shape is compiled anew.")
+        self.shapes = shapes
+
+    def watch(self, rows: History) -> None:
+        """Warn once of a run that gets nowhere."""
+        for accepted in rows["accepted"] if "accepted" in rows else ():
+            self.idle = 0 if accepted else self.idle + 1
             if self.idle == STALLED:
-                self.tell(
+                self.warn_once(
                     "idle",
-                    f"the last {STALLED} steps were not taken, at step {self.now.step}: converged, or a step rule that is too bold.",
+                    f"the last {STALLED} steps were not taken, at step {self.now.step}: the run "
+                    "has converged, or the step rule is too bold.",
                 )
         first = next(part["loss"][0] for part in self.parts if len(part))
-        last = rows["loss_after"][-1]
-        if last > 1e3 * max(abs(first), 1.0):
-            self.tell(
+        last = rows.losses[-1]
+        if last > RISEN * max(abs(first), 1.0):
+            self.warn_once(
                 "rising",
-                f"the loss has risen from {first:.3g} to {last:.3g}: use step=pullback.step.LineSearch() or LevenbergMarquardt().",
+                f"the loss has risen from {first:.3g} to {last:.3g}: take shorter steps, e.g. "
+                "NaturalGradientDescent(..., step=pullback.step.LineSearch()).",
             )
 
-    def tell(self, about: str, words: str) -> None:
-        if about not in self.told:
-            self.told.add(about)
-            warnings.warn(words, FitWarning, stacklevel=6)
+    def warn_once(self, about: str, words: str) -> None:
+        """Warn, unless it was done before."""
+        if about not in self.warned:
+            self.warned.add(about)
+            warn(words)
 
-    def fail(self, rows: History) -> None:
-        code, step = int(rows["result"][-1]), int(rows["step"][-1])
-        if self.saving is not None and self.now.step > self.saved_step:
-            self.save()
-        error = FitError(
-            f"step {step}: {message(code)} The parameters are those before it; fit(..., throw=False) skips such steps."
+    def report(self, rows: History) -> Report:
+        """Return what a callback receives."""
+        return Report(self.now.step, self.now.params, self.now.state, rows)
+
+    def fail(self, rows: History) -> NoReturn:
+        """Save the run and raise the error of its last step."""
+        self.save()
+        step = int(rows["step"][-1])
+        failure = FitError(
+            f"step {step}: {_reason(rows)} The parameters are those before it; "
+            "fit(..., throw=False) skips such steps."
         )
-        error.fit = self.result(f"step {step} failed")
-        raise error
+        failure.fit = self.result(f"step {step} failed")
+        raise failure
 
     def result(self, ended: str) -> Fit:
-        history, seconds = History.join(self.parts), time.monotonic() - self.begun
-        return Fit(self.now.params, self.now.state, history, self.now.step, seconds, ended)
+        """Return the outcome."""
+        return Fit(
+            params=self.now.params,
+            state=self.now.state,
+            history=History.join(self.parts),
+            steps=self.now.step,
+            seconds=time.monotonic() - self.begun,
+            ended=ended,
+        )
 
 
-def message(code: int) -> str:
-    """The words behind a code in the column `result`."""
-    item = jax.tree.map(lambda _: jnp.asarray(code, jnp.int32), RESULTS.successful)
-    return RESULTS[item] or "successful."
-
-
-@eqx.filter_jit
-def _chunk(opt, static, draw, params, state, key, data, start, count, stop_on_failure):
-    """Up to `CAPACITY` steps; how many is data."""
-
-    def one(params, state, place):
-        batch = draw(data, jax.random.fold_in(key, start + place), place)
-        new, state, record = opt.step(eqx.combine(params, static), state, batch)
-        return eqx.filter(new, eqx.is_array), state, record
-
-    like: Record = eqx.filter_eval_shape(one, params, state, jnp.asarray(0))[2]
-    empty = jax.tree.map(lambda x: jnp.zeros((CAPACITY, *x.shape), x.dtype), like)
-
-    def again(carry):
-        place, _, _, _, failed = carry
-        return (place < count) & ~(failed & stop_on_failure)
-
-    def body(carry):
-        place, params, state, records, _ = carry
-        params, state, record = one(params, state, place)
-        records = jax.tree.map(lambda column, x: column.at[place].set(x), records, record)
-        return place + 1, params, state, records, record.failed
-
-    place, params, state, records, failed = jax.lax.while_loop(
-        again, body, (jnp.zeros_like(count), params, state, empty, jnp.asarray(False))
-    )
-    return params, state, records, place, failed
+def _reason(rows: History) -> str:
+    """Return why the last of some steps failed."""
+    if "result" in rows:
+        return message(int(rows["result"][-1]))
+    if not np.isfinite(rows["loss"][-1]):
+        return f"the loss is {rows['loss'][-1]}."
+    if "failed" in rows:
+        return "the record of the optimiser reports a failure."
+    return "the parameters after it are not finite."

@@ -1,31 +1,34 @@
-"""What a run was: one row a step, as NumPy columns named like the fields of `Record`; and its
-picture.
-"""
+"""The records of a run: one row per step, as NumPy columns named like the fields of the record."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
-from .._descent.descent import Record
+from .._base.show import grid
+from .figure import draw
+from .optimiser import named
 
-COLUMNS = tuple(Record.__dataclass_fields__)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = 5
+"""How many rows from the beginning, and how many from the end, a notebook shows."""
 
 
-def columns_of(records: Record, count: int) -> dict[str, np.ndarray]:
-    """The first rows of stacked records as NumPy columns; results become their codes."""
-    host = jax.device_get(eqx.filter(records, eqx.is_array))
-    return {name: np.asarray(jax.tree.leaves(getattr(host, name))[0])[:count] for name in COLUMNS}
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class History:
-    """The records of a run, a column for each field: `history["loss"]` has one number a step."""
+    """The records of a run, one column per field: `history["loss"]` has one number per step.
+
+    ```python
+    fit = pb.fit(opt, params, (x, y))
+    fit.history["loss"], list(fit.history), len(fit.history)
+    ```
+    """
 
     columns: dict[str, np.ndarray]
 
@@ -45,114 +48,86 @@ class History:
     def __len__(self) -> int:
         return len(self.columns["step"]) if self.columns else 0
 
+    @property
+    def losses(self) -> np.ndarray:
+        """The loss after each step; before it if the optimiser records no `loss_after`."""
+        return self.columns["loss_after"] if "loss_after" in self else self["loss"]
+
+    @property
+    def summary(self) -> str:
+        """The first and the last loss in words; empty if there are no rows."""
+        return f"loss {self['loss'][0]:.3g} -> {self.losses[-1]:.3g}" if len(self) else ""
+
+    def __repr__(self) -> str:
+        change = f", {self.summary}" if len(self) else ""
+        return f"History({len(self)} steps{change})"
+
+    def _repr_html_(self) -> str:
+        count = len(self)
+        rows = [_cells(self._row(i)) for i in range(min(count, SHOWN))]
+        if count > 2 * SHOWN:
+            rows.append(["..."] * len(self.columns))
+        rows += [_cells(self._row(i)) for i in range(max(count - SHOWN, SHOWN), count)]
+        return grid(list(self.columns), rows)
+
     def rows(self, start: int = 0) -> Iterator[dict[str, Any]]:
-        """The rows as dictionaries of Python numbers, ready for JSON: numbers that are not finite
-        are `None`.
+        """Yield the rows as dictionaries of Python numbers, ready for JSON.
+
+        Numbers that are not finite are `None`.
 
         **Arguments:**
 
         - `start`: the first row.
         """
         for i in range(start, len(self)):
-            yield {name: _plain(column[i].item()) for name, column in self.columns.items()}
+            yield {name: _plain(value) for name, value in self._row(i).items()}
 
     @staticmethod
     def join(parts: Iterable["History"]) -> "History":
-        """Histories one after the other.
+        """Return histories one after the other.
 
         **Arguments:**
 
-        - `parts`: histories.
+        - `parts`: histories with the same columns.
         """
         parts = [part for part in parts if len(part)]
         if not parts:
             return History({})
-        return History(
-            {
-                name: np.concatenate([part.columns[name] for part in parts])
-                for name in parts[0].columns
-            }
-        )
+        names = parts[0].columns
+        return History({name: np.concatenate([part[name] for part in parts]) for name in names})
 
-    def plot(self) -> Any:
-        """A matplotlib figure: loss, step norms, damping and rate, rank, over the steps. Nothing is
-        shown; save it with `figure.savefig(path)`.
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure: loss, step norms, damping and rate, rank, over the steps.
+
+        Nothing is shown; save the figure with `figure.savefig(path)`. A quantity that the optimiser
+        does not record is left out.
         """
-        from matplotlib.figure import Figure
+        return draw(self)
 
-        figure = Figure(figsize=(9, 5.5), layout="constrained")
-        axes = figure.subplots(2, 2, sharex=True)
-        if not len(self):
-            return figure
-        step, taken = self["step"], self["accepted"].astype(bool)
-        loss, norms, scale, rank = axes.ravel()
-        loss.plot(step, self["loss_after"], color="black", lw=1.2)
-        refused = step[~taken]
-        if refused.size:
-            loss.plot(
-                refused,
-                self["loss"][~taken],
-                "x",
-                color="tab:red",
-                ms=4,
-                label=f"{refused.size} steps not taken",
-            )
-            loss.legend(frameon=False)
-        _logarithmic(loss, self["loss_after"])
-        loss.set(title="loss")
-        for name, label in (("norm", "Euclidean"), ("metric_norm", "in the metric")):
-            norms.plot(step[taken], self[name][taken], lw=1, label=label)
-        true = np.sqrt(2 * self["divergence"][taken])
-        if np.isfinite(true).any():
-            norms.plot(step[taken], true, lw=1, ls=":", label="√(2 × true divergence)")
-        _logarithmic(norms, self["norm"][taken])
-        norms.legend(frameon=False)
-        norms.set(title="length of the steps")
-        for name in ("damping", "rate"):
-            if np.isfinite(self[name][taken]).any():
-                scale.plot(step[taken], self[name][taken], lw=1, label=name)
-        _logarithmic(scale, self["rate"][taken])
-        scale.legend(frameon=False)
-        scale.set(title="damping and rate", xlabel="step")
-        rank.plot(step, self["rank"], color="black", lw=1)
-        rank.yaxis.get_major_locator().set_params(integer=True)
-        rank.set(
-            title="rank of A"
-            if (self["rank"] >= 0).any()
-            else "rank of A (not computed by this solver)",
-            xlabel="step",
+    def _row(self, i: int) -> dict[str, Any]:
+        return {name: column[i].item() for name, column in self.columns.items()}
+
+
+def columns_of(owner: str, records: Any, count: int, start: int) -> dict[str, np.ndarray]:
+    """Return the first rows of stacked records as NumPy columns; results become their codes."""
+    steps = np.arange(start, start + count)
+    columns: dict[str, np.ndarray] = {"step": steps}
+    for name, value in named(jax.device_get(eqx.filter(records, eqx.is_array))).items():
+        for leaf in jax.tree.leaves(value):
+            column = np.asarray(leaf)[:count]
+            # Short floats are no NumPy dtypes, and would not survive a checkpoint.
+            columns[name] = column.astype(np.float32) if column.dtype.kind == "V" else column
+    if not np.array_equal(columns["step"], steps):
+        raise ValueError(
+            f"{owner}.step: the field 'step' of the record must be the number of the step, from 0, "
+            f"got {columns['step'][0]} in step {start}; give other quantities another name."
         )
-        return figure
+    return columns
 
 
 def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _logarithmic(axes: Any, values: np.ndarray) -> None:
-    finite = values[np.isfinite(values)]
-    if finite.size and (finite > 0).any():
-        axes.set_yscale("log")
-
-
-def write_lines(path: Any, history: History, start: int) -> None:
-    """Append rows to a JSONL file."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in history.rows(start))
-
-
-def keep_lines(path: Any, count: int) -> None:
-    """Cut a JSONL file to its first rows: those of the steps that a resumed run does not make
-    again.
-    """
-    kept: list[str] = []
-    if count and path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["step"] >= count:
-                    break
-            except (ValueError, KeyError, TypeError):
-                break
-            kept.append(line + "\n")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(kept), encoding="utf-8")
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()]

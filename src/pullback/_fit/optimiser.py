@@ -16,6 +16,7 @@ class GradientDescent(eqx.Module):
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 
 from .._base.types import Params
 
@@ -41,10 +42,14 @@ class Optimiser(Protocol):
     def step(self, params: Params, state: Any, batch: Any) -> tuple[Params, Any, Any]:
         """Return the new parameters, the new state and the record of one step.
 
-        The record holds named scalars: a dictionary, a named tuple or an `equinox.Module`. `loss`
-        is required. The fields `loss_after`, `accepted`, `rank`, `damping` and `result` (a
-        `RESULTS` code) are shown and plotted if there are any. A step has failed if the record's
-        `failed` is true; without `failed`, if the loss is not finite.
+        Parameters and state keep their structure, shapes and dtypes. The record holds named
+        scalars: a dictionary, a named tuple or an `equinox.Module`. `loss` is required. The fields
+        `loss_after`, `accepted`, `rank`, `damping` and `result` (a `RESULTS` code) are shown and
+        plotted if there are any; `step`, if there is one, is the number of the step, from 0.
+
+        A step has failed if the record's `failed` is true; the optimiser then returns the
+        parameters to continue with. Without `failed`, a step has failed if its loss or its
+        parameters are not finite, and `fit` keeps the parameters and the state before it.
 
         **Arguments:**
 
@@ -60,7 +65,7 @@ def check_optimiser(opt: Any) -> None:
     if isinstance(opt, type) or not isinstance(opt, Optimiser):
         name = opt.__name__ if isinstance(opt, type) else type(opt).__name__
         raise ValueError(
-            f"fit(opt, ...): opt must have the methods init(params) and step(params, state, batch), "
+            "fit(opt, ...): opt must have the methods init(params) and step(params, state, batch), "
             f"got {name}. Call fit(pullback.NaturalGradientDescent(problem), params, batches)."
         )
 
@@ -75,24 +80,56 @@ def named(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def check_record(opt: Any, record: Any) -> None:
+def check_step(owner: str, before: tuple[Params, Any], made: Any) -> None:
+    """Raise a `ValueError` unless a step returned what `Optimiser.step` promises."""
+    if not isinstance(made, tuple) or len(made) != 3:
+        raise ValueError(
+            f"{owner}.step must return (params, state, record), got {type(made).__name__}"
+            + (f" of length {len(made)}." if isinstance(made, tuple) else ".")
+        )
+    for name, old, new in zip(("params", "state"), before, made, strict=False):
+        _check_kept(f"{owner}.step: {name}", old, new)
+    _check_record(owner, made[2])
+
+
+def _check_kept(name: str, old: Any, new: Any) -> None:
+    """Raise a `ValueError` unless two trees have the same structure, shapes and dtypes."""
+    there, here = _described(old), _described(new)
+    for path in dict.fromkeys([*there, *here]):
+        was, is_now = there.get(path, "nothing"), here.get(path, "nothing")
+        if was != is_now:
+            raise ValueError(
+                f"{name}{path} is {was} before the step and {is_now} after it; a step must keep "
+                "structure, shapes and dtypes. Convert what changes to an array in `init`, and "
+                "use x.astype(...) in `step`."
+            )
+
+
+def _described(tree: Any) -> dict[str, str]:
+    """Return dtype and shape of every leaf, or the leaf itself if it is no array, by path."""
+    show = lambda x: f"{x.dtype}{list(x.shape)}" if eqx.is_array(x) else repr(x)
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): show(leaf) for path, leaf in leaves}
+
+
+def _check_record(owner: str, record: Any) -> None:
     """Raise a `ValueError` unless a record has a loss and its fields are scalars."""
     fields = named(record)
-    owner = type(opt).__name__
-    if "loss" not in fields:
+    if fields.get("loss") is None:
         raise ValueError(
             f"{owner}.step(params, state, batch) must return (params, state, record) with a record "
             f"that has a `loss`, e.g. {{'loss': loss}}, got {type(record).__name__}"
             + (f" with {', '.join(map(str, fields))}." if fields else ".")
         )
     for name, value in fields.items():
-        shape = getattr(eqx.filter(value, _has_shape), "shape", ())
-        if shape != ():
+        shapes = [x.shape for x in jax.tree.leaves(value) if eqx.is_array(x)]
+        if len(shapes) > 1:
             raise ValueError(
-                f"{owner}.step: the field {name!r} of the record has the shape {shape}; record "
+                f"{owner}.step: the field {name!r} of the record holds {len(shapes)} arrays; give "
+                "each a field of its own."
+            )
+        if shapes and shapes[0] != ():
+            raise ValueError(
+                f"{owner}.step: the field {name!r} of the record has the shape {shapes[0]}; record "
                 f"scalars, e.g. jnp.mean({name})."
             )
-
-
-def _has_shape(x: Any) -> bool:
-    return hasattr(x, "shape")

@@ -2,14 +2,17 @@
 
 import dataclasses
 import html
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from .._base.results import RESULTS
+from .._base.results import RESULTS, describe
 from .._base.types import Params
 from .history import History
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Report(NamedTuple):
@@ -41,13 +44,12 @@ class Fit:
     ended: str
     """Why it ended, in words."""
 
-    def plot(self) -> Any:
-        """A matplotlib figure of the history: loss, lengths of the steps, damping and rate, rank."""
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure of the history: loss, step norms, damping and rate, rank."""
         return self.history.plot()
 
     def __repr__(self) -> str:
-        change = self.history.summary
-        change = f", {change}" if change else ""
+        change = f", {self.history.summary}" if len(self.history) else ""
         return f"Fit({self.steps} steps{change}, {self.seconds:.3g} s: {self.ended})"
 
     def _repr_html_(self) -> str:
@@ -66,4 +68,4 @@ class FitError(RuntimeError):
 def message(code: int) -> str:
     """Return the words behind a code in the column `result`."""
     item = jax.tree.map(lambda _: jnp.asarray(code, jnp.int32), RESULTS.successful)
-    return RESULTS[item] or "successful."
+    return describe(item)

@@ -1,15 +1,15 @@
-"""Progress in a terminal: loss, rank, damping, steps per second, time left. Silent where there is
-no terminal.
-"""
+"""Progress in a terminal: loss, rank, damping, steps per second, time left."""
 
 import sys
 from typing import Any
 
 import numpy as np
 
+from .history import History
+
 
 class Progress:
-    """A bar on standard error while it is a terminal (and rich is installed); nothing otherwise."""
+    """A bar on standard error if it is a terminal and rich is installed; nothing otherwise."""
 
     def __init__(self, wanted: bool, steps: int, start: int):
         """Prepare a bar."""
@@ -36,12 +36,12 @@ class Progress:
             self.bar.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
 
-    def show(self, step: int, rows: dict[str, np.ndarray], seconds_per_step: float) -> None:
-        """Show where we are."""
+    def show(self, step: int, rows: History, seconds_per_step: float) -> None:
+        """Update the bar after some steps."""
         if self.bar is None:
             return
         self.bar.update(
@@ -49,19 +49,18 @@ class Progress:
         )
 
 
-def describe(rows: dict[str, np.ndarray]) -> str:
-    """The last of some rows, in words."""
-    last = {name: column[-1] for name, column in rows.items()}
-    words = [f"loss {last['loss_after']:.3e}"]
-    if last["rank"] >= 0:
-        words.append(f"rank {last['rank']}")
-    if np.isfinite(last["damping"]):
-        words.append(f"damping {last['damping']:.1e}")
-    if refused := int(np.sum(~rows["accepted"].astype(bool))):
-        words.append(f"{refused} not taken")
+def describe(rows: History) -> str:
+    """Return the last of some rows in words, as far as its numbers are recorded."""
+    words = [f"loss {rows.losses[-1]:.3e}"]
+    if "rank" in rows and rows["rank"][-1] >= 0:
+        words.append(f"rank {rows['rank'][-1]}")
+    if "damping" in rows and np.isfinite(rows["damping"][-1]):
+        words.append(f"damping {rows['damping'][-1]:.1e}")
+    if "accepted" in rows and (rejected := int(np.sum(~rows["accepted"].astype(bool)))):
+        words.append(f"{rejected} not taken")
     return "  ".join(words)
 
 
 def speed(seconds: float) -> str:
-    """Seconds per step, or steps per second, whichever reads better."""
+    """Return seconds per step, or steps per second, whichever reads better."""
     return f"{1 / seconds:.1f} steps/s" if 0 < seconds < 1 else f"{seconds:.1f} s/step"

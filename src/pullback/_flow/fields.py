@@ -1,49 +1,40 @@
 r"""The fields: \(-G^+g\) (natural), \(-g\) (Euclidean), \(-H^+g\) (Newton), with \(g = \nabla J\)
 and \(H = \nabla^2 J\).
 
-Each is asked for \(e^{a}\) times itself, \(a\) the logarithm of the rate of the clock, so that a
-field far below the smallest float and a clock far beyond the largest one meet in their exponents.
+Each returns \(e^{a}\) times itself, with \(a\) the logarithm of the rate of the clock: the exponents
+of a field far below the smallest float and of a clock far beyond the largest one are added before
+anything is exponentiated.
 """
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
+from .._base.checks import function, positive
 from .._base.results import RESULTS, successful_if
-from .._base.tree import all_finite, structure
-from .._base.types import Count, Flat, Params, Scalar
-from .._natural.natural_gradient import compute
-from .._problem.composite import Batch, Composite
-from .._rows.pullback import MEMORY
-from ..inverse._base import AbstractInverse, MoorePenrose, Tikhonov
-from ..solver._auto import Auto
+from .._base.tree import all_finite, split, structure
+from .._base.types import Flat, Params, Scalar
+from .._natural.subproblem import subproblem
+from .._problem.batch import Batch
+from .._problem.composite import Composite, Objective
+from ..event._rank_change import Inspection
+from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
+from ..solver._strategy import Strategy
 from .log_loss import closed_form, total_log_loss
 
 
-class Inspection(eqx.Module):
-    """What is known of a field at a point."""
-
-    result: RESULTS
-    """Whether the field could be computed."""
-    rank: Count
-    """The rank the inverse sees; -1 if the field cannot change its rank."""
-    condition: Scalar
-    """The inverse condition of what is kept, smallest/largest singular value."""
-    smallest: Scalar
-    """The smallest singular value that is kept."""
-
-
 class AbstractFlow(eqx.Module):
-    """A field on the parameters."""
+    """A field on the parameters. To write one, give `velocity` and `inspect`."""
 
     @abc.abstractmethod
     def velocity(self, problem: Composite, params: Params, batch: Batch, log_rate: Scalar) -> Flat:
-        """The velocity times e^log_rate, flat.
+        """Return the velocity times e^log_rate, as a flat vector.
 
         **Arguments:**
 
@@ -55,7 +46,7 @@ class AbstractFlow(eqx.Module):
     def inspect(
         self, problem: Composite, params: Params, batch: Batch, check: bool = False
     ) -> Inspection:
-        """Whether the field can be computed, and how close it is to a change of rank.
+        """Return whether the field can be computed, and how close it is to a change of rank.
 
         **Arguments:**
 
@@ -63,14 +54,20 @@ class AbstractFlow(eqx.Module):
         - `check`: whether to compare the batched outputs with those of single samples.
         """
 
+    def as_data(self) -> "AbstractFlow":
+        """Return the flow with its numbers as arrays: other numbers then compile nothing."""
+        return as_data(self)
+
 
 class NaturalFlow(AbstractFlow):
-    """The natural gradient flow, in any inverse; saturated models are ordinary input if the loss is
-    the metric's own.
+    """The natural gradient flow, dθ/dt = -G⁺g, with any inverse.
+
+    Saturated models are ordinary input if the loss is the metric's own.
+
+        sol = pullback.flow(problem, params, batch, t1=1.0, kind=pullback.NaturalFlow())
     """
 
-    inverse: AbstractInverse
-    solver: AbstractSolver
+    strategy: Strategy
 
     def __init__(
         self, inverse: AbstractInverse | None = None, solver: AbstractSolver | None = None
@@ -79,29 +76,38 @@ class NaturalFlow(AbstractFlow):
 
         **Arguments:**
 
-        - `inverse`: which generalised inverse; `MoorePenrose()` if left out.
-        - `solver`: how it is computed; `solver.Auto()` if left out.
+        - `inverse`: which generalised inverse; defaults to `MoorePenrose()`.
+        - `solver`: how it is computed; defaults to `solver.Auto()`.
         """
-        self.inverse = MoorePenrose() if inverse is None else inverse
-        self.solver = Auto() if solver is None else solver
-        self.solver.check(self.inverse)
+        self.strategy = Strategy(inverse, solver)
+
+    def __repr__(self) -> str:
+        return f"NaturalFlow({self.strategy!r})"
 
     def velocity(self, problem, params, batch, log_rate):
-        ng = compute(problem, params, batch, None, self.inverse, self.solver, MEMORY, False)
-        return -jnp.exp(log_rate) * structure(params).ravel(ng.vector)
+        sub = subproblem(problem, params, batch, self.strategy)
+        return jnp.exp(log_rate) * sub.direction().astype(log_rate.dtype)
 
     def inspect(self, problem, params, batch, check=False):
-        ng = compute(problem, params, batch, None, self.inverse, self.solver, MEMORY, check)
-        stats = ng.stats
-        rank = jnp.asarray(-1, jnp.int32) if isinstance(self.inverse, Tikhonov) else stats.rank
+        stats, result = subproblem(problem, params, batch, self.strategy).judge(check)
+        # A damped inverse is continuous where the rank of A changes.
+        damped = self.strategy.inverse.damping is not None
+        rank = jnp.asarray(-1, jnp.int32) if damped else stats.rank
         condition = stats.smallest / jnp.where(stats.largest > 0, stats.largest, 1.0)
-        return Inspection(ng.result, rank, condition, stats.smallest)
+        return Inspection(result, rank, condition, stats.smallest)
+
+    def as_data(self):
+        return eqx.tree_at(lambda flow: flow.strategy, self, self.strategy.as_data())
 
 
 class EuclideanFlow(AbstractFlow):
-    """The gradient flow; what it follows depends on the parametrisation.
+    """The gradient flow, dθ/dt = -g; the curve depends on the parametrisation.
 
-    For separable problems the loss tends to zero: give its logarithm, and nothing underflows.
+    For separable problems the loss tends to zero. With its logarithm nothing underflows.
+
+        sol = pullback.flow(
+            problem, params, batch, t1=1e6, kind=pullback.EuclideanFlow(), clock=pullback.LogTime()
+        )
     """
 
     log_loss: Callable | None
@@ -111,92 +117,110 @@ class EuclideanFlow(AbstractFlow):
 
         **Arguments:**
 
-        - `log_loss`: `log_loss(outputs, targets)`, the logarithms of the losses of the samples. If
-            left out, a closed form where the loss is the metric's own (`Bernoulli`, `Categorical`),
-            else the loss itself is differentiated.
+        - `log_loss`: `log_loss(outputs, targets)`, the logarithms of the losses of the samples.
+            Defaults to a closed form where the loss is the metric's own (`Bernoulli`,
+            `Categorical`); otherwise the loss itself is differentiated.
         """
-        if log_loss is not None and not callable(log_loss):
-            raise ValueError(
-                f"log_loss must be callable, log_loss(outputs, targets), got {type(log_loss).__name__}."
-            )
+        if log_loss is not None:
+            example = "EuclideanFlow(lambda outputs, targets: ...)"
+            function("EuclideanFlow", "log_loss", log_loss, example)
         self.log_loss = log_loss
 
     def velocity(self, problem, params, batch, log_rate):
-        like, static = structure(params), eqx.filter(params, eqx.is_inexact_array, inverse=True)
-        one = closed_form(problem) if self.log_loss is None else None
-        per_sample = self.log_loss if one is None else jax.vmap(one)
-
-        def log_value(flat):
-            outputs = problem.outputs(eqx.combine(like.unravel(flat), static), batch.inputs)
-            return total_log_loss(problem, per_sample, outputs, batch)  # pyright: ignore[reportArgumentType]
-
-        def value(flat):
-            return problem.value(
-                problem.outputs(eqx.combine(like.unravel(flat), static), batch.inputs), batch
-            )
-
+        objective = problem.at(batch)
+        like = structure(params)
+        per_sample = self._log_loss(problem)
         if per_sample is None:
-            return -jnp.exp(log_rate) * jax.grad(value)(like.ravel(params))
-        level, slope = jax.value_and_grad(log_value)(like.ravel(params))
-        return -jnp.exp(log_rate + level) * slope
+            _, slope = objective.differential(params)
+            return -jnp.exp(log_rate) * like.ravel(slope)
+        moving, carried = split(params)
+
+        def log_value(moving):
+            outputs = objective.outputs(eqx.combine(moving, carried))
+            return total_log_loss(objective, per_sample, outputs)
+
+        level, slope = jax.value_and_grad(log_value)(moving)
+        return -jnp.exp(log_rate + level) * like.ravel(slope)
 
     def inspect(self, problem, params, batch, check=False):
         velocity = self.velocity(problem, params, batch, jnp.zeros((), structure(params).dtype))
         one = jnp.ones((), velocity.dtype)
-        return Inspection(_judge(params, batch, velocity), jnp.asarray(-1, jnp.int32), one, one)
+        result = _judge(problem.at(batch), params, velocity)
+        return Inspection(result, jnp.asarray(-1, jnp.int32), one, one)
+
+    def _log_loss(self, problem: Composite) -> Callable[..., Array] | None:
+        """Return the logarithms of the losses as a function of outputs and targets, if known."""
+        if self.log_loss is not None:
+            return self.log_loss
+        one = closed_form(problem)
+        return None if one is None else jax.vmap(one)
 
 
 class NewtonFlow(AbstractFlow):
-    """The Newton flow: along it ∇J shrinks as e^-t, and so it tends to critical points of any kind.
+    """The Newton flow, dθ/dt = -H⁺g; the Hessian is dense, P × P.
 
-    The Hessian is dense, P × P. Eigenvalues below `rtol` times the largest one are left out.
+    Along it the gradient shrinks as e^-t, so it tends to critical points of any kind.
     """
 
-    rtol: float | None
+    rtol: float | Scalar | None
 
-    def __init__(self, rtol: float | None = None):
+    def __init__(self, rtol: float | Scalar | None = None):
         """Choose the Newton flow.
 
         **Arguments:**
 
-        - `rtol`: the cut-off of eigenvalues in absolute value, relative to the largest; P · eps if
-            left out.
+        - `rtol`: eigenvalues at or below `rtol` times the largest, in absolute value, count as
+            zero; defaults to P · eps.
         """
+        if rtol is not None:
+            positive("NewtonFlow", "rtol", rtol, zero=True, example="NewtonFlow(rtol=1e-10)")
         self.rtol = rtol
 
     def velocity(self, problem, params, batch, log_rate):
-        slope, values, vectors, kept, _ = self._decompose(problem, params, batch)
-        inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
-        return -jnp.exp(log_rate) * (vectors @ (inverse * (vectors.T @ slope)))
+        found = self._decompose(problem.at(batch), params)
+        inverse = jnp.where(found.kept, 1 / jnp.where(found.kept, found.values, 1.0), 0.0)
+        solution = found.vectors @ (inverse * (found.vectors.T @ found.gradient))
+        return -jnp.exp(log_rate) * solution
 
     def inspect(self, problem, params, batch, check=False):
-        slope, values, _, kept, largest = self._decompose(problem, params, batch)
-        smallest = jnp.min(jnp.where(kept, jnp.abs(values), largest))
-        rank = jnp.sum(kept, dtype=jnp.int32)
-        finite = jnp.where(jnp.all(jnp.isfinite(values)), slope, jnp.nan)
-        return Inspection(
-            _judge(params, batch, finite),
-            rank,
-            smallest / jnp.where(largest > 0, largest, 1.0),
-            smallest,
-        )
+        objective = problem.at(batch)
+        found = self._decompose(objective, params)
+        size = jnp.abs(found.values)
+        largest = jnp.max(size)
+        smallest = jnp.min(jnp.where(found.kept, size, largest))
+        rank = jnp.sum(found.kept, dtype=jnp.int32)
+        condition = smallest / jnp.where(largest > 0, largest, 1.0)
+        result = _judge(objective, params, (found.gradient, found.values))
+        return Inspection(result, rank, condition, smallest)
 
-    def _decompose(self, problem: Composite, params: Params, batch: Batch) -> Any:
-        like, static = structure(params), eqx.filter(params, eqx.is_inexact_array, inverse=True)
-
-        def value(flat):
-            return problem.value(
-                problem.outputs(eqx.combine(like.unravel(flat), static), batch.inputs), batch
-            )
-
+    def _decompose(self, objective: Objective, params: Params) -> "_Decomposition":
+        """Return the gradient, and the Hessian by its eigenvalues and eigenvectors."""
+        like = structure(params)
+        carried = split(params)[1]
+        value = lambda flat: objective.value(eqx.combine(like.unravel(flat), carried))
         flat = like.ravel(params)
         values, vectors = jnp.linalg.eigh(jax.hessian(value)(flat))
-        largest = jnp.max(jnp.abs(values))
         rtol = like.size * jnp.finfo(like.dtype).eps if self.rtol is None else self.rtol
-        return jax.grad(value)(flat), values, vectors, jnp.abs(values) > rtol * largest, largest
+        cutoff = jnp.asarray(rtol, like.dtype) * jnp.max(jnp.abs(values))
+        return _Decomposition(jax.grad(value)(flat), values, vectors, jnp.abs(values) > cutoff)
 
 
-def _judge(params: Params, batch: Batch, velocity: Flat) -> RESULTS:
-    result: Any = successful_if(all_finite(velocity), RESULTS.nonfinite_field)
-    result = RESULTS.where(all_finite(batch), result, RESULTS.nonfinite_batch)
+class _Decomposition(NamedTuple):
+    """The gradient and the eigendecomposition of the Hessian at a point."""
+
+    gradient: Flat
+    values: Float[Array, " P"]
+    vectors: Float[Array, "P P"]
+    kept: Array
+
+
+def as_data(tree: Any) -> Any:
+    """Return a tree with its numbers as arrays: another number is then data, not a new program."""
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, tree)
+
+
+def _judge(objective: Objective, params: Params, field: Any) -> RESULTS:
+    """Return the code of a field without factors: the first of its inputs that is not finite."""
+    result: Any = successful_if(all_finite(field), RESULTS.nonfinite_field)
+    result = RESULTS.where(all_finite(objective.batch), result, RESULTS.nonfinite_batch)
     return RESULTS.where(all_finite(params), result, RESULTS.nonfinite_params)

@@ -1,33 +1,34 @@
 """What a flow returns: the curve in the parameters and on the model, where it stopped, and why."""
 
-from typing import Any
-
 import diffrax as dfx
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float
 
+from .._base.checks import error
 from .._base.results import RESULTS
-from .._base.tree import Structure
-from .._base.types import Outputs, Params, Scalar
-from .._problem.composite import Batch, Composite
-from .clock import AbstractClock
-from .fields import Inspection
+from .._base.types import Count, Outputs, Params, Scalar
+from .._problem.validate import is_traced
+from ..event import AbstractEvent
+from ..event._rank_change import Inspection
+from .equation import Equation
 
 
 class Trajectory(eqx.Module):
-    """A flow θ(t), stopped at `t`: beyond, it stays where it is."""
+    """A flow θ(t) from `t0` to `t`; for later times it stays where it stopped. Made by `flow`.
 
-    t0: Scalar
-    """The time of the start."""
+    sol = pullback.flow(problem, params, batch, t1=10.0)
+    sol.evaluate(3.0), sol.value(3.0), sol.message
+    """
+
     t: Scalar
     """The time of the end: `t1`, or that of an event."""
     params: Params
     """The parameters at the end."""
     result: RESULTS
-    event: Int[Array, ""]
+    """A code that is data; `message` is its text."""
+    event: Count
     """Which of the events stopped the flow, -1 if none."""
     inspection: Inspection
     """The field at the end: its rank and condition."""
@@ -38,26 +39,29 @@ class Trajectory(eqx.Module):
     values: Float[Array, " n"]
     """The losses at these times."""
     saved: Params
-    """The parameters at the times `ts` asked for, stacked; those beyond the end are the parameters
-    at the end. `None` if dense.
-    """
-    right_hand_sides: Int[Array, ""]
-    """How often the field was computed by an explicit integrator (-1 for an implicit one), event
-    conditions not counted.
-    """
-    accepted: Int[Array, ""]
-    rejected: Int[Array, ""]
+    """The parameters at the times `ts`, stacked; for times beyond the end, those at the end. `None`
+    if `ts` was not given."""
+    right_hand_sides: Count
+    """How often an explicit integrator computed the field, conditions to stop not counted; -1 for an
+    implicit one."""
+    accepted: Count
+    """The number of accepted steps."""
+    rejected: Count
+    """The number of rejected steps."""
     interpolation: dfx.DenseInterpolation | None
-    problem: Composite
-    batch: Batch
-    carried: Any
-    clock: AbstractClock
-    like: Structure = eqx.field(static=True)
-    descriptions: tuple[str, ...] = eqx.field(static=True)
+    """The dense output; `None` if `ts` was given."""
+    equation: Equation
+    """What was integrated."""
+    events: tuple[AbstractEvent, ...]
+    """The events that could stop the flow."""
 
-    def evaluate(self, t: Any) -> Params:
-        """θ(t), on the dense output. A stopped flow stays where it is: for t beyond the end, the
-        parameters at the end.
+    @property
+    def t0(self) -> Scalar:
+        """The time of the start."""
+        return self.equation.t0
+
+    def evaluate(self, t: ArrayLike) -> Params:
+        """Return θ(t) from the dense output; for t beyond the end, the parameters at the end.
 
         **Arguments:**
 
@@ -66,30 +70,29 @@ class Trajectory(eqx.Module):
         """
         if self.interpolation is None:
             raise ValueError(
-                "no dense output was kept because ts=... was given; look at `saved`, or leave ts out: flow(..., ts=None)."
+                "no dense output was kept because ts=... was given: use `saved`, or leave ts out, "
+                "flow(..., ts=None)."
             )
         t = jnp.asarray(t, self.t.dtype)
-        if not isinstance(t, jax.core.Tracer) and not bool(jnp.all(t >= self.t0)):
-            raise ValueError(
-                f"evaluate(t): the flow starts at t0 = {float(self.t0):g}; t must be a time from there on."
-            )
-        reading = self.clock.read(jnp.clip(t, self.t0, self.t) - self.t0)
-        # The last reading is not the same float as that of the stop.
+        if not is_traced(t) and not bool(jnp.all(t >= self.t0)):
+            start = float(self.t0)
+            raise error("evaluate", "t", t, f"at least t0: the flow starts at t0 = {start:g}")
+        like = self.equation.like
+        # Rounding may take the reading of the end beyond that of the interpolation.
+        reading = self.equation.reading(jnp.clip(t, self.t0, self.t))
         reading = jnp.minimum(reading, self.interpolation.t1)
-        ended = t >= self.t
+        end = like.ravel(self.params)
 
         def one(reading, ended):
             assert self.interpolation is not None
-            flat = jnp.where(
-                ended, self.like.ravel(self.params), self.interpolation.evaluate(reading)
-            )
-            return self.like.unravel(flat)
+            return like.unravel(jnp.where(ended, end, self.interpolation.evaluate(reading)))
 
+        ended = t >= self.t
         moving = jax.vmap(one)(reading, ended) if t.ndim else one(reading, ended)
-        return eqx.combine(moving, self.carried)
+        return eqx.combine(moving, self.equation.carried)
 
-    def outputs(self, t: Any) -> Outputs:
-        """z(t) = f(θ(t)): the flow on the model.
+    def outputs(self, t: ArrayLike) -> Outputs:
+        """Return z(t) = f(θ(t)), the flow on the model.
 
         **Arguments:**
 
@@ -97,10 +100,10 @@ class Trajectory(eqx.Module):
         """
         if jnp.ndim(t):
             return jax.lax.map(self.outputs, jnp.asarray(t, self.t.dtype))
-        return self.problem.outputs(self.evaluate(t), self.batch.inputs)
+        return self.equation.objective.outputs(self.evaluate(t))
 
-    def value(self, t: Any) -> Scalar:
-        """The loss at a time.
+    def value(self, t: ArrayLike) -> Scalar:
+        """Return the loss at a time.
 
         **Arguments:**
 
@@ -108,34 +111,63 @@ class Trajectory(eqx.Module):
         """
         if jnp.ndim(t):
             return jax.lax.map(self.value, jnp.asarray(t, self.t.dtype))
-        return self.problem.value(self.outputs(t), self.batch)
+        return self.equation.objective.value(self.evaluate(t))
 
     @property
-    def steps(self) -> tuple[Array, Array]:
+    def steps(self) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
         """The times of the accepted steps and the losses there; outside `jit`."""
-        there = jnp.isfinite(self.times)
-        return self.times[there], self.values[there]
+        used = jnp.isfinite(self.times)
+        return self.times[used], self.values[used]
 
     @property
     def message(self) -> str:
-        """How it ended, in words; outside `jit`."""
+        """How the flow ended, in words; outside `jit`."""
         if bool(self.result == RESULTS.successful):
             return f"reached t1 = {float(self.t):g}"
         text = RESULTS[self.result]
         if int(self.event) >= 0:
-            text = f"stopped at t = {float(self.t):.9g}: {self.descriptions[int(self.event)]}"
+            text = f"stopped at t = {float(self.t):.9g}: {self.events[int(self.event)].description}"
         if bool(self.result == RESULTS.rank_changed):
             start, now = self.start, self.inspection
-            ranks = f"rank {int(start.rank)} at the start, {int(now.rank)} here"
-            values = f"smallest singular value {float(start.smallest):.1e} at the start, {float(now.smallest):.1e} here"
-            text = f"stopped at t = {float(self.t):.9g} ({ranks}; {values}). {text}"
+            text = (
+                f"stopped at t = {float(self.t):.9g} (rank {int(start.rank)} at the start, "
+                f"{int(now.rank)} here; smallest singular value {float(start.smallest):.1e} at the "
+                f"start, {float(now.smallest):.1e} here). {text}"
+            )
         return text
 
+    def __repr__(self) -> str:
+        kind = type(self.equation.kind).__name__
+        if is_traced(self.t) or jnp.ndim(self.t):
+            return f"Trajectory({kind}, t: {self.t.dtype}{list(self.t.shape)})"
+        span = f"t = {float(self.t0):g} ... {float(self.t):g}"
+        # The first clause of the text; what to do about it is in `message`.
+        text = RESULTS[self.result] or "Reached t1."
+        ending = text.split(": ")[0].split(". ")[0].removesuffix(".")
+        return f"Trajectory({kind}, {span}, {self._losses()}. {ending}.)"
+
     def __str__(self) -> str:
+        return f"{self.message}\n{self._losses()}; {self._cost()}"
+
+    def _repr_html_(self) -> str:
+        lines = {
+            "flow": type(self.equation.kind).__name__,
+            "end": self.message,
+            "loss": self._losses().removeprefix("loss "),
+            "cost": self._cost(),
+        }
+        rows = "".join(f"<tr><td>{name}</td><td>{text}</td></tr>" for name, text in lines.items())
+        return f"<table>{rows}</table>"
+
+    def _losses(self) -> str:
+        """Return the losses at the start and at the end, in words."""
         values = self.steps[1]
-        ends = (
+        return (
             f"loss {float(values[0]):.6g} -> {float(values[-1]):.6g}" if values.size else "no step"
         )
+
+    def _cost(self) -> str:
+        """Return the numbers of steps and of right-hand sides, in words."""
         count = int(self.right_hand_sides)
         cost = f"{count} right-hand sides" if count >= 0 else "an implicit integrator"
-        return f"{self.message}\n{ends}; {int(self.accepted)} steps and {int(self.rejected)} rejected, {cost}"
+        return f"{int(self.accepted)} steps and {int(self.rejected)} rejected, {cost}"

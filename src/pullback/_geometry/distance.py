@@ -1,5 +1,5 @@
-r"""How far apart are two networks as *functions*? The divergence of the metric, pulled back and
-averaged by the measure:
+r"""How far apart two sets of parameters are as *functions*: the divergence of the metric, pulled
+back and averaged by the measure,
 
 \[ \rho(u, \theta) = \sum_i w_i\, \rho_z\bigl(f(u, x_i),\, f(\theta, x_i)\bigr), \]
 
@@ -16,17 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base.checks import integer
+from .._base.show import grid, is_single, number, table
 from .._base.tree import all_finite, split, structure
 from .._base.types import Params, Scalar
-from .._natural.outcome import prepare
-from .._problem.composite import Batch, Composite, check_batch, presented, sample_count
-from .._rows.pullback import MEMORY, at_point
-from ..inverse._base import MoorePenrose
-from ..solver import SVD
+from .._compat.xla import jit
+from .._problem.batch import Batch
+from .._problem.composite import Composite
+from .._problem.validate import check_inputs, check_params, validate
+from .._rows.rows import rows_at
+
+NAMES = ("as functions", "quadratic estimate", "parameters")
 
 
 class Distance(eqx.Module):
-    """Three measures of the way from one point to another (or to several: then arrays)."""
+    """Three measures of the way from one point to another; arrays if there are several others."""
 
     function: Float[Array, "..."]
     """ρ(other, params), in the units of the metric's divergence (nats for a Fisher metric)."""
@@ -35,40 +39,37 @@ class Distance(eqx.Module):
     parameters: Float[Array, "..."]
     """‖other - params‖, Euclidean."""
 
+    def __repr__(self) -> str:
+        found = ", ".join(f"{name} {value}" for name, value in self._row())
+        return f"Distance({found})"
+
     def __str__(self) -> str:
-        if jnp.ndim(self.function):
-            return "\n".join(
-                str(Distance(*row))
-                for row in zip(self.function, self.quadratic, self.parameters, strict=True)
-            )
-        return f"as functions {self.function:.6g} (quadratic estimate {self.quadratic:.6g}), parameters {self.parameters:.6g}"
+        if not is_single(self.function):
+            return "\n".join(str(point) for point in self._points())
+        function, quadratic, parameters = (value for _, value in self._row())
+        return f"as functions {function} (quadratic estimate {quadratic}), parameters {parameters}"
 
+    def _repr_html_(self) -> str:
+        if is_single(self.function):
+            return table(self._row())
+        return grid(NAMES, [[value for _, value in point._row()] for point in self._points()])
 
-def function_distance(problem: Composite, u: Params, params: Params, batch: Batch) -> Scalar:
-    """ρ(u, params), a pure function."""
-    batch = presented(problem, batch)
-    a, b = problem.outputs(u, batch.inputs), problem.outputs(params, batch.inputs)
-    if batch.inputs is None:
-        return jnp.asarray(problem.metric.observe(None, jnp.asarray(0)).divergence(a, b))
-    moving = [eqx.partition(z, eqx.is_array) for z in (a, b)]
-    targets, static = eqx.partition(batch.targets, eqx.is_array)
+    def _row(self) -> list[tuple[str, str]]:
+        values = (self.function, self.quadratic, self.parameters)
+        return [(name, number(x, ".6g")) for name, x in zip(NAMES, values, strict=True)]
 
-    def one(u, z, y, index):
-        metric = problem.metric.observe(eqx.combine(y, static), index)
-        return jnp.asarray(
-            metric.divergence(eqx.combine(u, moving[0][1]), eqx.combine(z, moving[1][1]))
-        )
-
-    return problem.measure.total(
-        jax.vmap(one)(moving[0][0], moving[1][0], targets, jnp.arange(sample_count(a)))
-    )
+    def _points(self) -> "list[Distance]":
+        columns = (self.function, self.quadratic, self.parameters)
+        return [Distance(*row) for row in zip(*columns, strict=True)]
 
 
 def distance(
     problem: Composite, params: Params, other: Params | Sequence[Params], batch: Any = None
 ) -> Distance:
-    """How far apart two sets of parameters are as functions, in the metric's quadratic estimate,
-    and as numbers.
+    """Return how far apart two sets of parameters are: as functions, in the metric, as numbers.
+
+        curve = pullback.distance(problem, params, pullback.line(params, other), (x,))
+        curve.function
 
     **Arguments:**
 
@@ -77,58 +78,57 @@ def distance(
     - `other`: another point; or a list of points (a training run), for a curve of all three.
     - `batch`: `(inputs,)` or `(inputs, targets)` to average over, `None` for a model without data.
     """
-    problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
-    check_batch(problem, params, data)
-    if not problem.metric.has_divergence:
+    params, data = validate(problem, params, batch)
+    check_inputs(data)
+    if not problem.at(data).has_divergence:
         raise ValueError(
-            f"{type(problem.metric).__name__} is a metric without a divergence, so that there is no distance of functions. The quadratic "
-            "estimate is pullback(problem, params, batch).norm(v)."
+            f"{type(problem.metric).__name__} is a metric without a divergence: there is no distance "
+            "of functions. The quadratic estimate is pullback(problem, params, batch).norm(v)**2/2."
         )
     several = isinstance(other, list) and structure(other) != structure(params)
-    points = [
-        prepare(problem, p, batch, None, None, None, MEMORY)[1]
-        for p in (other if several else [other])
-    ]
-    like = structure(params)
+    points = [check_params(point) for point in (other if several else [other])]
+    if not points:
+        raise ValueError("distance(other=[]): other must be a point or a list of at least one.")
     for point in points:
-        if structure(point) != like:
+        if structure(point) != structure(params):
             raise ValueError(
-                "other must have the structure, shapes and dtypes of params (or be a list of such trees)."
+                "other must have the structure, shapes and dtypes of params (or be a list of such "
+                "trees)."
             )
+    for name, point in (("params", params), *(("other", point) for point in points)):
         if not bool(all_finite(point)):
-            raise ValueError("other contains a NaN or an infinity.")
-    rows = [_distance(problem, params, point, data) for point in points]
-    return (
-        Distance(*(jnp.stack(column) for column in zip(*rows, strict=True)))
-        if several
-        else Distance(*rows[0])
-    )
+            raise ValueError(f"{name} contains a NaN or an infinity.")
+    found = [Distance(*_distance(problem, params, point, data)) for point in points]
+    return jax.tree.map(lambda *x: jnp.stack(x), *found) if several else found[0]
 
 
-@eqx.filter_jit
+@jit
 def _distance(
-    problem: Composite, params: Params, other: Params, data: Batch
+    problem: Composite, params: Params, other: Params, batch: Batch
 ) -> tuple[Scalar, Scalar, Scalar]:
-    like = structure(params)
-    v = like.ravel(other) - like.ravel(params)
-    metric = at_point(problem, params, data, MoorePenrose(), SVD())
-    quadratic = jnp.sum(metric.mv(v.astype(metric.dtype)) ** 2) / 2
-    return function_distance(problem, other, params, data), quadratic, jnp.linalg.norm(v)
+    objective = problem.at(batch)
+    rows = rows_at(objective, params)
+    v = rows.structure.ravel(other) - rows.structure.ravel(params)
+    quadratic = jnp.sum(rows.mv(v.astype(rows.dtype)) ** 2) / 2
+    # Both outputs by the same program, so that the distance of a point from itself is zero.
+    function = objective.divergence(objective.outputs(other), objective.outputs(params))
+    return function, quadratic, jnp.linalg.norm(v)
 
 
 def line(params: Params, other: Params, count: int = 21) -> list[Params]:
-    """Points on the straight line between two sets of parameters, both ends included; for
-    `distance`.
+    """Return points on the straight line between two sets of parameters, both ends included.
 
     **Arguments:**
 
     - `params`, `other`: the ends.
-    - `count`: how many points.
+    - `count`: how many points, at least 2.
     """
-    if count < 2:
-        raise ValueError(f"line(count={count}): at least both ends.")
+    integer("line", "count", count, least=2, example="line(params, other, count=21)")
     moving, carried = split(params)
-    step = lambda t: jax.tree.map(
-        lambda a, b: a + jnp.asarray(t, a.dtype) * (b - a), moving, split(other)[0]
-    )
-    return [eqx.combine(step(t), carried) for t in np.linspace(0.0, 1.0, count)]
+    end = split(other)[0]
+
+    def point(t):
+        between = jax.tree.map(lambda a, b: a + jnp.asarray(t, a.dtype) * (b - a), moving, end)
+        return eqx.combine(between, carried)
+
+    return [point(t) for t in np.linspace(0.0, 1.0, count)]

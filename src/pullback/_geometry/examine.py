@@ -9,7 +9,7 @@ Oostrum, Müller and Ay). Two kernels are told apart:
 but not as far as the metric sees}. \]
 
 Two parameters of one model point whose tangent spans differ (the crossing of a figure eight) show a
-singular point of the model: there the natural gradient depends on which of the two one stands at.
+singular point of the model: the natural gradient is another one at each of the two.
 """
 
 from typing import Any
@@ -18,19 +18,26 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._base.results import RESULTS
-from .._base.tree import split, structure
-from .._base.types import Params
+from .._base.checks import integer, positive
+from .._base.results import RESULTS, among
+from .._base.show import table
+from .._base.tree import Structure, split, structure
+from .._base.types import Count, Params
+from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
-from .._natural.outcome import prepare
-from .._problem.composite import Batch, Composite, sample_count
+from .._natural.outcome import raise_failure
+from .._problem.batch import Batch
+from .._problem.composite import Composite
 from .._problem.measure import Weights
-from .._rows.pullback import MEMORY, PullbackMetric, at_point
-from ..inverse._base import MoorePenrose
+from .._problem.validate import check_params, validate
+from .._rows.rows import BlockRoot, Rows, rows_at
 from ..metric import Euclidean
-from ..solver import SVD
+from ..solver._svd import SVD
+
+DELICATE = (RESULTS.rank_zero, RESULTS.unconverged, RESULTS.unresolved, RESULTS.saturated)
+"""Results that become a line of the page; any other failure raises."""
 
 
 class Meeting(eqx.Module):
@@ -45,9 +52,23 @@ class Meeting(eqx.Module):
     singular: bool
     """One point, two spans: the model is singular there."""
 
+    def __str__(self) -> str:
+        if not self.same_point:
+            return f"another point of the model, outputs {self.distance:.1e} apart (relative)"
+        degrees = np.degrees(self.angle)
+        if self.singular:
+            return (
+                f"the same point of the model with another tangent span ({degrees:.3g} degrees): "
+                "a singular point"
+            )
+        return f"the same point of the model with the same tangent span (to {degrees:.1e} degrees)"
+
+    def __repr__(self) -> str:
+        return f"Meeting({self})"
+
 
 class Examination(eqx.Module):
-    """The page that `examine` writes; also a record for programs."""
+    """What `examine` found, a record that prints as a page."""
 
     parameters: int
     """P."""
@@ -75,18 +96,19 @@ class Examination(eqx.Module):
     condition: float
     """The condition number of the part of A that is kept."""
     output_share: float
-    """The share of the differential of the loss that the metric sees."""
+    """The fraction of the differential of the loss that the metric sees."""
     covector_share: float
-    """The share of the gradient in the range of G."""
+    """The fraction of the gradient in the range of G."""
     tangent_share: float
-    """The share of the ambient gradient that the model can follow."""
+    """The fraction of the ambient gradient that the model can follow."""
     result: str
-    """What `natural_gradient` has to say, empty if all is well."""
+    """The message of `natural_gradient`, empty if all is well."""
     nearby: int
-    """How many nearby points were looked at."""
+    """How many nearby points were examined."""
     radius: float
-    """How near."""
+    """Their distance from the point, as given."""
     meeting: Meeting | None
+    """The comparison with `other`."""
 
     @property
     def proper(self) -> bool:
@@ -94,7 +116,7 @@ class Examination(eqx.Module):
         return self.rank == self.generic_rank
 
     def plot(self) -> Any:
-        """The spectra of A and J with the cut-off: `(figure, axes)`."""
+        """Draw the spectra of A and J with the cut-off; returns `(figure, axes)`."""
         from ..plot import spectrum
 
         return spectrum(
@@ -102,38 +124,60 @@ class Examination(eqx.Module):
             cutoff=self.cutoff,
         )
 
+    def __repr__(self) -> str:
+        kind = "proper" if self.proper else "not proper"
+        shape = f"{self.parameters} parameters, {self.outputs} outputs"
+        return f"Examination({shape}, rank {self.rank}, {kind})"
+
     def __str__(self) -> str:
+        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
+
+    def _repr_html_(self) -> str:
+        return table(self._lines())
+
+    def _lines(self) -> list[tuple[str, str]]:
         m, p, r = self.outputs, self.parameters, self.rank
         kind = "proper" if self.proper else "not proper: the tangent vectors span less than nearby"
         over = "overparametrised" if r < p else "no redundant direction"
+        around = f"in {self.nearby} points at distance {self.radius:g}"
+        least = _edge(self.spectrum, self.seen_rank - 1)
+        shares = f"outputs {self.output_share:.6f}, parameters {self.covector_share:.6f}"
         lines = [
-            f"parameters      {p}, outputs {m}: {over}",
-            f"rank of J       {r} here, {self.generic_rank} at most in {self.nearby} points at distance {self.radius:g}: {kind}",
-            f"null directions {self.kernel.shape[1]} of the parametrisation (the outputs do not move)",
-            f"                {self.unseen.shape[1]} of the metric (the outputs move, the metric does not see it)",
-            f"metric          rank {self.metric_rank} of {m} on the outputs; what it sees of the model has rank {self.seen_rank}",
-            f"spectrum of A   {_edge(self.spectrum, 0)} ... {_edge(self.spectrum, self.seen_rank - 1)}, condition {self.condition:.1e}",
-            f"gradient        in range: outputs {self.output_share:.6f}, parameters {self.covector_share:.6f}; "
-            f"the model can follow {self.tangent_share:.6f} of the ambient gradient",
+            ("parameters", f"{p}, outputs {m}: {over}"),
+            ("rank of J", f"{r} here, {self.generic_rank} at most {around}: {kind}"),
+            (
+                "null directions",
+                f"{self.kernel.shape[1]} of the parametrisation (the outputs do not move)",
+            ),
+            (
+                "",
+                f"{self.unseen.shape[1]} of the metric (the outputs move, the metric does not see "
+                "it)",
+            ),
+            (
+                "metric",
+                f"rank {self.metric_rank} of {m} on the outputs; what it sees of the model has "
+                f"rank {self.seen_rank}",
+            ),
+            (
+                "spectrum of A",
+                f"{_edge(self.spectrum, 0)} ... {least}, condition {self.condition:.1e}",
+            ),
+            (
+                "gradient",
+                f"in range: {shares}; the model can follow {self.tangent_share:.6f} of the ambient "
+                "gradient",
+            ),
         ]
         if self.result:
-            lines.append(f"caution         {self.result}")
+            lines.append(("caution", self.result))
         if self.meeting is not None:
-            lines.append(_sentence(self.meeting))
-        return "\n".join(lines)
+            lines.append(("other", str(self.meeting)))
+        return lines
 
 
 def _edge(values: np.ndarray, index: int) -> str:
     return f"{values[index]:.3e}" if 0 <= index < values.size else "none"
-
-
-def _sentence(meeting: Meeting) -> str:
-    if not meeting.same_point:
-        return f"other           another point of the model, outputs {meeting.distance:.1e} apart (relative)"
-    degrees = np.degrees(meeting.angle)
-    if meeting.singular:
-        return f"other           the same point of the model with another tangent span ({degrees:.3g} degrees): a singular point"
-    return f"other           the same point of the model with the same tangent span (to {degrees:.1e} degrees)"
 
 
 def examine(
@@ -147,145 +191,134 @@ def examine(
     rtol: float | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Examination:
-    """Examine a point: is it proper, which directions are null and why, how well conditioned is it.
-    Dense; outside `jit`.
+    """Return what kind of point this is: proper or not, its null directions, its conditioning.
+
+    Dense; not for use inside `jit`.
+
+        page = pullback.examine(problem, params, (x, y))
+        print(page), page.proper
 
     **Arguments:**
 
     - `problem`, `params`, `batch`: the problem at a point, as for `natural_gradient`.
     - `other`: other parameters, to be compared on the model.
-    - `nearby`: how many random points around are looked at for the generic rank.
+    - `nearby`: how many random points around it are examined for the generic rank.
     - `radius`: their distance from the point, relative to 1 + the root mean square of the
         parameters.
-    - `rtol`: singular values of J at or below `rtol` times the largest count as zero; max(m, P) ·
-        eps if left out.
-    - `key`: a PRNG key for the nearby points; fixed if left out.
+    - `rtol`: singular values of J at or below `rtol` times the largest count as zero; defaults to
+        max(m, P) · eps.
+    - `key`: a PRNG key for the nearby points; defaults to `jax.random.key(0)`.
     """
-    if nearby < 0 or not radius > 0:
-        raise ValueError(
-            f"examine(nearby={nearby}, radius={radius}): nearby must be >= 0 and radius > 0."
-        )
+    integer("examine", "nearby", nearby, least=0)
+    positive("examine", "radius", radius)
+    if rtol is not None:
+        positive("examine", "rtol", rtol, zero=True)
     ng = natural_gradient(problem, params, batch, solver=SVD(), throw=False)
-    problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
-    like = structure(params)
-    # A non-finite input raises here with its place; what is merely delicate becomes a line of the
-    # page.
-    delicate = any(
-        bool(ng.result == code)
-        for code in (RESULTS.saturated, RESULTS.unresolved, RESULTS.rank_zero)
-    )
-    if not delicate:
-        natural_gradient(problem, params, batch, solver=SVD())
-    flat = like.ravel(params)
-    size = radius * (1 + jnp.linalg.norm(flat) / np.sqrt(like.size))
-    offsets = jax.random.normal(
-        jax.random.key(0) if key is None else key, (nearby, like.size), flat.dtype
-    )
-    points = jnp.concatenate(
-        [flat[None], flat[None] + size * offsets / jnp.linalg.norm(offsets, axis=1, keepdims=True)]
-    )
+    params, data = validate(problem, params, batch)
+    if not bool(among(ng.result, DELICATE)):
+        raise_failure(ng.result, problem, params, data)
+    points = _points(params, nearby, radius, key)
     jacobians, unit, scaled, metric_rank = _matrices(problem, params, data, points)
-    ranks = [_rank(j, rtol)[0] for j in np.asarray(jacobians)]
-    j, unit, scaled = (np.asarray(x) for x in (jacobians[0], unit, scaled))
-    rank, cutoff, spectrum_j, kernel = _rank(j, rtol)
-    seen_rank, _, _, blind = _rank(unit, rtol)
-    unseen = _complement(blind, kernel)
-    spectrum = np.linalg.svd(scaled, compute_uv=False)
-    meeting = (
-        None
-        if other is None
-        else _meet(
-            problem,
-            params,
-            prepare(problem, other, batch, None, None, None, MEMORY)[1],
-            data,
-            j,
-            rtol,
-        )
-    )
+    j = np.asarray(jacobians[0])
+    rank, cutoff, jacobian_spectrum, kernel = _rank(j, rtol)
+    seen_rank, _, _, blind = _rank(np.asarray(unit), rtol)
+    spectrum = np.linalg.svd(np.asarray(scaled), compute_uv=False)
+    kept = seen_rank > 0 and spectrum[seen_rank - 1] > 0
+    meeting = None
+    if other is not None:
+        meeting = _meet(problem, params, check_params(other), data, j, rtol)
     return Examination(
-        parameters=like.size,
+        parameters=points.shape[1],
         outputs=j.shape[0],
         rank=rank,
-        generic_rank=max(ranks),
+        generic_rank=max(_rank(np.asarray(x), rtol)[0] for x in jacobians),
         seen_rank=seen_rank,
         metric_rank=int(metric_rank),
         spectrum=spectrum,
-        jacobian_spectrum=spectrum_j,
+        jacobian_spectrum=jacobian_spectrum,
         cutoff=cutoff,
         kernel=kernel,
-        unseen=unseen,
-        condition=float(spectrum[0] / spectrum[seen_rank - 1])
-        if seen_rank and spectrum[seen_rank - 1] > 0
-        else float("nan"),
+        unseen=_complement(blind, kernel),
+        condition=float(spectrum[0] / spectrum[seen_rank - 1]) if kept else float("nan"),
         output_share=float(ng.stats.output_share),
         covector_share=float(ng.stats.covector_share),
         tangent_share=float(ng.stats.tangent_share),
-        result="" if bool(ng.result == RESULTS.successful) else RESULTS[ng.result],
+        result=RESULTS[ng.result],
         nearby=nearby,
         radius=radius,
         meeting=meeting,
     )
 
 
-def _plain(problem: Composite, batch: Batch, like: Any) -> Composite:
-    """The model alone, in the Euclidean geometry of its outputs, absent samples absent."""
+def _points(
+    params: Params, nearby: int, radius: float, key: PRNGKeyArray | None
+) -> Float[Array, "n P"]:
+    """Return the point itself and random points around it, flat."""
+    like = structure(params)
+    flat = like.ravel(params)
+    size = radius * (1 + jnp.linalg.norm(flat) / np.sqrt(like.size))
+    key = jax.random.key(0) if key is None else key
+    offsets = jax.random.normal(key, (nearby, like.size), flat.dtype)
+    offsets = offsets / jnp.linalg.norm(offsets, axis=1, keepdims=True)
+    return jnp.concatenate([flat[None], flat[None] + size * offsets])
+
+
+def _plain(problem: Composite, batch: Batch, like: Structure) -> Composite:
+    """Return the model alone, in the Euclidean geometry of its outputs, absent samples absent."""
     measure = problem.measure
-    if batch.inputs is not None:
-        count = next(x.shape[0] for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x))
-        measure = Weights((problem.measure.weights(count, like.dtype) > 0).astype(like.dtype))
+    objective = problem.at(batch)
+    if objective.has_data:
+        weights = measure.weights(objective.count, like.dtype)
+        measure = Weights((weights > 0).astype(like.dtype))
     return Composite(
         problem.model, lambda z, *_: jnp.zeros(()), Euclidean(), measure, problem.coupled
     )
 
 
-@eqx.filter_jit
-def _matrices(problem: Composite, params: Params, batch: Batch, points: Any) -> Any:
-    """J at the points; at the first one also Â, A and the rank of M."""
+@jit
+def _matrices(
+    problem: Composite, params: Params, batch: Batch, points: Float[Array, "n P"]
+) -> tuple[Float[Array, "n m P"], Float[Array, "q P"], Float[Array, "q P"], Count]:
+    """Return J at the points; at `params` also Â, A and the rank of M."""
     like, carried = structure(params), split(params)[1]
-    plain = _plain(problem, batch, like)
-    build = lambda problem, params: at_point(problem, params, batch, MoorePenrose(), SVD())
-    jacobians = jax.lax.map(
-        lambda flat: build(plain, eqx.combine(like.unravel(flat), carried)).jacobian(), points
-    )
-    metric = build(problem, params)
-    return jacobians, metric.unit_rows(), metric.jacobian(), _metric_rank(metric)
+    plain = _plain(problem, batch, like).at(batch)
+
+    def jacobian(flat):
+        rows = rows_at(plain, eqx.combine(like.unravel(flat), carried))
+        return rows.scale[:, None] * rows.unit_rows()
+
+    rows = rows_at(problem.at(batch), params)
+    unit = rows.unit_rows()
+    return jax.lax.map(jacobian, points), unit, rows.scale[:, None] * unit, _metric_rank(rows)
 
 
-def _metric_rank(metric: PullbackMetric) -> Any:
-    """The rank of Ŝ on the rows that are present, sample by sample where the metric is block
-    diagonal.
-    """
-    like = metric.linear.like
-    whole = metric.problem.metric.couples_samples or metric.batch.inputs is None
-    if whole:
-        blocks = jax.vmap(lambda w: like.ravel(metric.root.unit(w)))(
-            jnp.eye(metric.rows, dtype=like.dtype)
-        )[None]
+def _metric_rank(rows: Rows) -> Count:
+    """Return the rank of Ŝ on the rows that are present, by sample where M is block diagonal."""
+    like = rows.linear.like
+    if isinstance(rows.root, BlockRoot):
+        one = structure(jax.tree.map(lambda x: x[0], split(rows.outputs)[0]))
+        basis = jnp.eye(rows.shape[0] // rows.count, dtype=like.dtype)
+        unit = lambda root: jax.vmap(lambda w: one.ravel(root.unit(w)))(basis)
+        blocks = jax.vmap(unit)(rows.root.roots)
     else:
-        roots: Any = metric.root.roots  # pyright: ignore[reportAttributeAccessIssue]
-        one = structure(jax.tree.map(lambda x: x[0], split(metric.outputs)[0]))
-        q = metric.rows // sample_count(metric.outputs)
-        basis = jnp.eye(q, dtype=like.dtype)
-        blocks = jax.vmap(lambda root: jax.vmap(lambda w: one.ravel(root.unit(w)))(basis))(roots)
-    active = metric.active.reshape(blocks.shape[0], blocks.shape[1], 1)
+        basis = jnp.eye(rows.shape[0], dtype=like.dtype)
+        blocks = jax.vmap(lambda w: like.ravel(rows.root.unit(w)))(basis)[None]
+    active = rows.active.reshape(blocks.shape[0], blocks.shape[1], 1)
     s = jnp.linalg.svd(jnp.where(active, blocks, 0.0), compute_uv=False)
     return jnp.sum(s > max(blocks.shape[1:]) * jnp.finfo(s.dtype).eps * jnp.max(s))
 
 
 def _rank(matrix: np.ndarray, rtol: float | None) -> tuple[int, float, np.ndarray, np.ndarray]:
-    """Rank, cut-off, singular values and an orthonormal basis of the kernel."""
+    """Return rank, cut-off, singular values and an orthonormal basis of the kernel."""
     _, s, vt = np.linalg.svd(matrix, full_matrices=True)
-    cutoff = float(
-        (max(matrix.shape) * np.finfo(matrix.dtype).eps if rtol is None else rtol)
-        * (s[0] if s.size else 0.0)
-    )
+    relative = max(matrix.shape) * np.finfo(matrix.dtype).eps if rtol is None else rtol
+    cutoff = float(relative * (s[0] if s.size else 0.0))
     rank = int(np.sum(s > cutoff))
     return rank, cutoff, s, vt[rank:].T
 
 
 def _complement(space: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """The orthogonal complement of a part in a space, both given by orthonormal columns."""
+    """Return the orthogonal complement of a part in a space, both given by orthonormal columns."""
     rest = space - part @ (part.T @ space)
     u, s, _ = np.linalg.svd(rest, full_matrices=False)
     return u[:, s > 0.5]
@@ -299,28 +332,30 @@ def _meet(
     j: np.ndarray,
     rtol: float | None,
 ) -> Meeting:
+    """Compare two parameters on the model; `j` is the Jacobian at the first."""
     like = structure(other)
     if like != structure(params):
         raise ValueError("other must have the structure, shapes and dtypes of params.")
-    z, w = (problem.outputs(p, batch.inputs) for p in (params, other))
+    objective = problem.at(batch)
+    z, w = objective.outputs(params), objective.outputs(other)
     flat = structure(z)
     difference = float(jnp.linalg.norm(flat.ravel(z) - flat.ravel(w)))
     size = float(jnp.maximum(jnp.linalg.norm(flat.ravel(z)), jnp.linalg.norm(flat.ravel(w))))
     eps = float(np.sqrt(jnp.finfo(like.dtype).eps))
     jacobian = np.asarray(_matrices(problem, other, batch, like.ravel(other)[None])[0][0])
-    first, second = (_span(matrix, rtol) for matrix in (j, jacobian))
-    angle = _largest_angle(first, second)
+    angle = _largest_angle(_span(j, rtol), _span(jacobian, rtol))
     same = difference <= eps * (1 + size)
     return Meeting(difference / size if size > 0 else difference, same, angle, same and angle > eps)
 
 
 def _span(matrix: np.ndarray, rtol: float | None) -> np.ndarray:
+    """Return an orthonormal basis of the column space."""
     u = np.linalg.svd(matrix, full_matrices=False)[0]
     return u[:, : _rank(matrix, rtol)[0]]
 
 
 def _largest_angle(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest principal angle; a right angle if the dimensions differ."""
+    """Return the largest principal angle; a right angle if the dimensions differ."""
     if a.shape[1] != b.shape[1]:
         return float(np.pi / 2)
     if a.shape[1] == 0:

@@ -1,39 +1,46 @@
 r"""Is a step invariant, in which sense, and to what order? Measured, for any method.
 
 The problem \(\varphi\) at \(\theta\) and \(\psi = \varphi \circ f\) at \(\xi = f^{-1}(\theta)\),
-\(F = \partial f\); a method moves \(\theta\) by \(u\) and \(\xi\) by \(w\):
+\(F = \partial f\); a method moves \(\theta\) by \(u\) and \(\xi\) by \(w\). What is compared, and
+what holds for the natural gradient:
 
-| notion | compared | natural gradient |
-|---|---|---|
-| on the model (Definition 5) | \(J u\) with \(J F w\) | equal (Theorem 2) |
-| what the metric sees | \(A u\) with \(A F w\) | equal, also where the metric of the outputs is singular |
-| on the parameters (Definition 6) | \(u\) with \(F w\) | not equal if overparametrised |
-| the same, in the gauge \(F^{-\top}F^{-1}\) (Remark 2) | \(u_{\text{gauge}}\) with \(F w\) | equal |
-| parametrisation independence (Definition 4) | \(J u\) with \(J F w\) for the cubic map, \(F = 0\) | not equal, ever (Proposition 2) |
-| a finite step \(h\) | \(z(\theta + hu)\) with \(z(f(\xi + hw))\) | \(O(h^2)\); exactly 0 if \(f\) is affine and \(u = Fw\): \(G\) invertible, or \(f\) an isometry |
-| a fixed time, \(n\) steps of \(T/n\) | the ends | \(O(1/n)\): the flow is invariant |
+- on the model (Definition 5), \(J u\) with \(J F w\): equal (Theorem 2);
+- what the metric sees, \(A u\) with \(A F w\): equal, also where the metric of the outputs is
+  singular;
+- on the parameters (Definition 6), \(u\) with \(F w\): not equal if overparametrised;
+- the same in the gauge \(F^{-\top}F^{-1}\) (Remark 2), \(u_{\text{gauge}}\) with \(F w\): equal;
+- parametrisation independence (Definition 4), \(J u\) with \(J F w\) for the cubic map, \(F = 0\):
+  never equal (Proposition 2);
+- a finite step \(h\), \(z(\theta + hu)\) with \(z(f(\xi + hw))\): \(O(h^2)\); exactly 0 if \(f\) is
+  affine and \(u = Fw\), that is if \(G\) is invertible or \(f\) an isometry;
+- a fixed time, \(n\) steps of \(T/n\), the ends: \(O(1/n)\), as the flow is invariant.
 
-For a method that is not invariant, as gradient descent, the finite step differs at \(O(h)\) and the
-ends by as much as the flows do, \(O(1)\). Numbers are relative to the displacement.
+For a method that is not invariant, such as gradient descent, the finite step differs at \(O(h)\)
+and the ends by as much as the flows do, \(O(1)\). Numbers are relative to the displacement.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
+from .._base.checks import instance, integer, positive
 from .._base.results import RESULTS
+from .._base.show import table
 from .._base.tree import all_finite, split, structure
 from .._base.types import Flat, Params
-from .._natural.natural_gradient import natural_gradient
-from .._natural.outcome import prepare, raise_failure
-from .._problem.composite import Batch, Composite, check_batch
-from .._rows.pullback import MEMORY, at_point
-from ..inverse._base import MoorePenrose
-from ..solver import SVD
-from .adapters import AbstractMethod, Natural, as_method
+from .._compat.xla import jit
+from .._natural.outcome import raise_failure
+from .._problem.batch import Batch
+from .._problem.composite import Composite
+from .._problem.validate import check_batch, validate
+from .._rows.rows import rows_at
+from ..inverse._moore_penrose import MoorePenrose
+from .adapters import AbstractMethod, as_method
 from .reparametrisation import AbstractReparametrisation, Cubic, reparametrise
 
 EXACT = 1e-12
@@ -72,26 +79,39 @@ class Invariance(eqx.Module):
 
     @property
     def message(self) -> str:
-        """In one sentence."""
+        """The finding in one sentence."""
         if not self.diffeomorphism:
             return (
-                f"f is not a local diffeomorphism at the point (condition of its Jacobian {self.jacobian_condition:.1e}): only parametrisation "
-                "independence applies, and nothing but zero has it."
+                "f is not a local diffeomorphism at the point (condition of its Jacobian "
+                f"{self.jacobian_condition:.1e}): only parametrisation independence applies, and "
+                "nothing but zero has it."
             )
         if self.model < 1e-6:
             exact = "exactly" if np.isinf(self.order) else f"to order {self.order:.2f} in the step"
             return f"invariant on the model; one step is so {exact}."
         if self.seen < 1e-6:
-            return "invariant as far as the metric sees, not beyond: the metric of the outputs is singular."
+            return (
+                "invariant as far as the metric sees, not beyond: the metric of the outputs is "
+                "singular."
+            )
         return f"not invariant: the directions differ by {self.model:.1e} on the model."
 
     def plot(self) -> Any:
-        """The discrepancies against the step size: `(figure, axes)`."""
+        """Draw the discrepancies against the step size; returns `(figure, axes)`."""
         from ..plot import orders
 
         return orders({"one step": (self.steps, self.discrepancies)})
 
+    def __repr__(self) -> str:
+        return f"Invariance({self.message})"
+
     def __str__(self) -> str:
+        return "\n".join([self.message, *(f"{name:<46}{text}" for name, text in self._lines())])
+
+    def _repr_html_(self) -> str:
+        return table([("finding", self.message), *self._lines()])
+
+    def _lines(self) -> list[tuple[str, str]]:
         rows = [
             ("on the model (Definition 5)", self.model),
             ("what the metric sees", self.seen),
@@ -102,8 +122,7 @@ class Invariance(eqx.Module):
             ("order of trajectories", self.trajectory_order),
             ("condition of the Jacobian of f", self.jacobian_condition),
         ]
-        shown = [f"{name:<46}{'-' if np.isnan(x) else f'{x:.3g}'}" for name, x in rows]
-        return "\n".join([self.message, *shown])
+        return [(name, "-" if np.isnan(x) else f"{x:.3g}") for name, x in rows]
 
 
 class _Pair(eqx.Module):
@@ -125,24 +144,32 @@ class _Pair(eqx.Module):
     def in_new(self, flat: Flat) -> Params:
         return self.f(_add(self.new, flat))
 
+    def tangents(self, u: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return J and A at the old point times both vectors, one column each."""
+        vectors = jnp.asarray(np.stack([u, w], axis=1), structure(self.old).dtype)
+        pushed, seen = _tangents(self.problem, self.old, self.batch, vectors)
+        return np.asarray(pushed), np.asarray(seen)
+
 
 def _add(params: Params, flat: Flat) -> Params:
     like = structure(params)
     return eqx.combine(like.unravel(like.ravel(params) + flat), split(params)[1])
 
 
-@eqx.filter_jit
-def _outputs(problem: Composite, params: Params, batch: Batch) -> Any:
-    z = problem.outputs(params, batch.inputs)
+@jit
+def _outputs(problem: Composite, params: Params, batch: Batch) -> Float[Array, " n"]:
+    z = problem.at(batch).outputs(params)
     return structure(z).ravel(z)
 
 
-@eqx.filter_jit
-def _tangents(problem: Composite, params: Params, batch: Batch, vectors: Any) -> tuple[Any, Any]:
-    """J v and A v for the columns v of a matrix."""
-    metric = at_point(problem, params, batch, MoorePenrose(), SVD())
-    like = metric.linear.like
-    push = lambda v: (like.ravel(metric.linear.pushforward(v)), metric.mv(v.astype(metric.dtype)))
+@jit
+def _tangents(
+    problem: Composite, params: Params, batch: Batch, vectors: Float[Array, "P k"]
+) -> tuple[Float[Array, "n k"], Float[Array, "m k"]]:
+    """Return J v and A v for the columns v of a matrix."""
+    rows = rows_at(problem.at(batch), params)
+    like = rows.linear.like
+    push = lambda v: (like.ravel(rows.linear.pushforward(v)), rows.mv(v.astype(rows.dtype)))
     return jax.vmap(push, in_axes=1, out_axes=1)(vectors)
 
 
@@ -155,10 +182,14 @@ def check_invariance(
     method: Any = None,
     step: float | None = None,
     halvings: int = 5,
-    counts: tuple[int, ...] = (8, 16, 32),
+    counts: Sequence[int] = (8, 16, 32),
 ) -> Invariance:
     """Measure how invariant a method is under a change of parameters, in every sense there is.
-    Outside `jit`.
+
+    Not for use inside `jit`.
+
+        f = pullback.Units(60.0)
+        print(pullback.check_invariance(problem, params, (x, y), reparametrisation=f))
 
     **Arguments:**
 
@@ -167,59 +198,47 @@ def check_invariance(
         `Units`, ...
     - `method`: a generalised inverse (the natural gradient with it), an Optax transformation, an
         optimiser with its problem, or a function `direction(problem, params, batch)` of ascent;
-        `MoorePenrose()` if left out.
-    - `step`: the largest step h, as a factor of the method's own step; if left out, one that moves
+        defaults to `MoorePenrose()`.
+    - `step`: the largest step h, as a factor of the method's own step; defaults to one that moves
         the outputs by 1 %.
-    - `halvings`: how often h is halved to measure the order of one step.
+    - `halvings`: how many step sizes, each half of the one before, the order of one step is
+        measured with.
     - `counts`: the numbers of steps of trajectories of one length, `4 · step`, to measure their
-        order; `()` to leave them out.
+        order; `()` for none.
     """
-    if not isinstance(reparametrisation, AbstractReparametrisation):
-        raise ValueError(
-            f"reparametrisation must be e.g. Reparametrisation(f) or Units(60.0), got {type(reparametrisation).__name__}."
-        )
-    if halvings < 2:
-        raise ValueError(f"halvings={halvings}: an order needs at least 2.")
+    _check(reparametrisation, step, halvings, counts)
     chosen = as_method(MoorePenrose() if method is None else method)
-    problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
+    params, data = validate(problem, params, batch)
     check_batch(problem, params, data)
     if not bool(all_finite(params)):
-        raise_failure(RESULTS.nonfinite_params, problem, params, data, None)  # pyright: ignore[reportArgumentType]
+        code: Any = RESULTS.nonfinite_params
+        raise_failure(code, problem, params, data)
     pair = _pair(problem, params, data, reparametrisation)
     jacobian = np.asarray(reparametrisation.jacobian(pair.new))
     condition = _condition(jacobian)
     eps = float(jnp.finfo(structure(params).dtype).eps)
-    fine = jacobian.shape[0] == jacobian.shape[1] and condition < 1 / np.sqrt(eps)
     u = _first(chosen, pair.problem, pair.old, data)
     independence = _independence(chosen, pair, u)
-    if not fine:
+    if jacobian.shape[0] != jacobian.shape[1] or condition >= 1 / np.sqrt(eps):
         nan, none = float("nan"), np.zeros(0)
         return Invariance(
             False, condition, nan, nan, nan, nan, independence, nan, nan, none, none, none, none
         )
-    w = jacobian @ _first(chosen, pair.twin, pair.new, data)
-    pushed, seen = (
-        np.asarray(x)
-        for x in _tangents(
-            problem, params, data, jnp.asarray(np.stack([u, w], axis=1), structure(params).dtype)
-        )
-    )
+    w = _first(chosen, pair.twin, pair.new, data)
+    pushed, seen = pair.tangents(u, jacobian @ w)
     if step is None:
-        step = (
-            1e-2
-            * (1 + float(np.linalg.norm(pair.outputs(pair.old))))
-            / max(float(np.linalg.norm(pushed[:, 0])), 1e-300)
-        )
+        size = 1 + float(np.linalg.norm(pair.outputs(pair.old)))
+        step = 1e-2 * size / max(float(np.linalg.norm(pushed[:, 0])), 1e-300)
     steps = step * 0.5 ** np.arange(halvings)
-    discrepancies, order = _one_step(chosen, pair, steps)
+    discrepancies, order = _one_step(pair, u, w, steps)
     ends, trajectory_order = _trajectories(chosen, pair, 4 * step, counts)
     return Invariance(
         diffeomorphism=True,
         jacobian_condition=condition,
         model=_relative(pushed[:, 1], pushed[:, 0]),
         seen=_relative(seen[:, 1], seen[:, 0]),
-        parameters=_relative(w, u),
-        gauged=_gauged(chosen, pair, jacobian, w),
+        parameters=_relative(jacobian @ w, u),
+        gauged=_gauged(chosen, pair, jacobian, jacobian @ w),
         independence=independence,
         order=order,
         trajectory_order=trajectory_order,
@@ -230,20 +249,45 @@ def check_invariance(
     )
 
 
+def _check(reparametrisation: Any, step: Any, halvings: Any, counts: Sequence[int]) -> None:
+    """Raise a `ValueError` for arguments that measure nothing."""
+    owner = "check_invariance"
+    instance(
+        owner,
+        "reparametrisation",
+        reparametrisation,
+        AbstractReparametrisation,
+        "a change of parameters",
+        "reparametrisation=Reparametrisation(f) or Units(60.0)",
+    )
+    if step is not None:
+        positive(owner, "step", step)
+    # An order is a slope: it takes two points.
+    integer(owner, "halvings", halvings, least=2)
+    if len(counts) == 1 or any(int(n) < 1 for n in counts):
+        raise ValueError(
+            f"{owner}(counts={counts!r}): counts must be at least two numbers of steps, or (), "
+            f"e.g. {owner}(counts=(8, 16, 32))."
+        )
+
+
 def _pair(problem: Composite, params: Params, data: Batch, f: AbstractReparametrisation) -> _Pair:
+    """Return the problem in both parameters; raise if the inverse is not that of f."""
     new = f.inverse(params)
     like = structure(params)
     back = f(new)
     off = float(jnp.linalg.norm(like.ravel(back) - like.ravel(params)))
     if not off <= 1e-6 * (1 + float(jnp.linalg.norm(like.ravel(params)))):
         raise ValueError(
-            f"reparametrisation: f(inverse(params)) is {off:.1e} away from params; the inverse is not that of f."
+            f"reparametrisation: f(inverse(params)) is {off:.1e} away from params; the inverse is "
+            "not that of f."
         )
     # From here on the old point is f(new): the rounding of the inverse is not a discrepancy.
     return _Pair(problem, reparametrise(problem, f), back, new, data, f)
 
 
 def _first(method: AbstractMethod, problem: Composite, params: Params, data: Batch) -> np.ndarray:
+    """Return the displacement of a first step."""
     moved, _ = method.displacement(problem, params, data, method.init(problem, params))
     if not np.all(np.isfinite(moved)):
         raise ValueError("the method returned a displacement that is not finite at this point.")
@@ -261,64 +305,58 @@ def _relative(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _independence(method: AbstractMethod, pair: _Pair, u: np.ndarray) -> float:
-    """Definition 4, for the cubic map with its critical point here."""
+    """Return the discrepancy of Definition 4, for the cubic map with its critical point here."""
     like = structure(pair.old)
     f = Cubic(like.ravel(pair.old))
     origin = eqx.combine(like.unravel(jnp.zeros(like.size, like.dtype)), split(pair.old)[1])
-    w = np.asarray(f.jacobian(origin)) @ _first(
-        method, reparametrise(pair.problem, f), origin, pair.batch
-    )
-    vectors = jnp.asarray(np.stack([u, w], axis=1), like.dtype)
-    pushed = np.asarray(_tangents(pair.problem, pair.old, pair.batch, vectors)[0])
+    moved = _first(method, reparametrise(pair.problem, f), origin, pair.batch)
+    pushed, _ = pair.tangents(u, np.asarray(f.jacobian(origin)) @ moved)
     return _relative(pushed[:, 1], pushed[:, 0])
 
 
 def _gauged(method: AbstractMethod, pair: _Pair, jacobian: np.ndarray, w: np.ndarray) -> float:
-    """Definition 6 with the inner product that f carries over."""
-    if not isinstance(method, Natural) or method.inverse.gauge is not None:
-        return float("nan")
+    """Return the discrepancy of Definition 6 with the inner product that f carries over."""
     back = np.linalg.inv(jacobian)
-    gauge = jnp.asarray(back.T @ back)
-    inverse = eqx.tree_at(lambda i: i.gauge, method.inverse, gauge, is_leaf=lambda x: x is None)
-    batch = None if pair.batch.inputs is None else pair.batch
-    v = natural_gradient(pair.problem, pair.old, batch, inverse=inverse, solver=SVD()).vector
-    return _relative(-np.asarray(structure(pair.old).ravel(v)), w)
+    carried = method.in_gauge(jnp.asarray(back.T @ back))
+    if carried is None:
+        return float("nan")
+    return _relative(_first(carried, pair.problem, pair.old, pair.batch), w)
 
 
-def _one_step(method: AbstractMethod, pair: _Pair, steps: np.ndarray) -> tuple[np.ndarray, float]:
-    u, w = (
-        _first(method, p, x, pair.batch)
-        for p, x in ((pair.problem, pair.old), (pair.twin, pair.new))
-    )
+def _one_step(
+    pair: _Pair, u: np.ndarray, w: np.ndarray, steps: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return the discrepancies of one step of each size along u and w, and their order."""
     start = pair.outputs(pair.old)
-    found, ways = [], []
-    for h in steps:
-        ends = pair.outputs(pair.in_old(h * u)), pair.outputs(pair.in_new(h * w))
-        found.append(np.linalg.norm(ends[0] - ends[1]))
-        ways.append(np.linalg.norm(ends[0] - start))
-    found = np.asarray(found)
-    if np.all(found <= EXACT * (1 + np.linalg.norm(start)) + EXACT * np.asarray(ways)):
+    found = np.zeros(steps.size)
+    ways = np.zeros(steps.size)
+    for i, h in enumerate(steps):
+        end = pair.outputs(pair.in_old(h * u))
+        found[i] = np.linalg.norm(end - pair.outputs(pair.in_new(h * w)))
+        ways[i] = np.linalg.norm(end - start)
+    if np.all(found <= EXACT * (1 + np.linalg.norm(start)) + EXACT * ways):
         return found, float("inf")
     return found, _slope(steps, found)
 
 
 def _slope(h: np.ndarray, d: np.ndarray) -> float:
-    """The order at the small end, extrapolated: that of consecutive pairs is p + O(h)."""
+    """Return the order at the small end, extrapolated: that of consecutive pairs is p + O(h)."""
     slopes = np.diff(np.log(np.maximum(d, 1e-300))) / np.diff(np.log(h))
     return float(2 * slopes[-1] - slopes[-2]) if slopes.size > 1 else float(slopes[-1])
 
 
 def _trajectories(
-    method: AbstractMethod, pair: _Pair, time: float, counts: tuple[int, ...]
+    method: AbstractMethod, pair: _Pair, time: float, counts: Sequence[int]
 ) -> tuple[np.ndarray, float]:
+    """Return the discrepancies of the ends of trajectories, and their order."""
     if not counts:
         return np.zeros(0), float("nan")
-    start, found = pair.outputs(pair.old), []
-    for n in counts:
+    start = pair.outputs(pair.old)
+    found = np.zeros(len(counts))
+    for i, n in enumerate(counts):
         a = pair.outputs(_walk(method, pair.problem, pair.old, pair.batch, time / n, n))
         b = pair.outputs(pair.f(_walk(method, pair.twin, pair.new, pair.batch, time / n, n)))
-        found.append(np.linalg.norm(a - b) / max(np.linalg.norm(a - start), 1e-300))
-    found = np.asarray(found)
+        found[i] = np.linalg.norm(a - b) / max(np.linalg.norm(a - start), 1e-300)
     if np.all(found <= 1e-11):
         return found, float("inf")
     return found, _slope(1 / np.asarray(counts, float), found)
@@ -327,6 +365,7 @@ def _trajectories(
 def _walk(
     method: AbstractMethod, problem: Composite, params: Params, batch: Batch, h: float, count: int
 ) -> Params:
+    """Return the parameters after some steps, each h times the method's own."""
     state = method.init(problem, params)
     for _ in range(count):
         moved, state = method.displacement(problem, params, batch, state)

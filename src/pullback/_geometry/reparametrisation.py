@@ -1,5 +1,5 @@
-r"""Changes of parameters: \(\theta = f(\xi)\), a problem \(\varphi\) on \(\theta\) becoming \(\psi
-= \varphi \circ f\) on \(\xi\).
+r"""Changes of parameters: \(\theta = f(\xi)\), by which a problem \(\varphi\) on \(\theta\) becomes
+\(\psi = \varphi \circ f\) on \(\xi\).
 
 With \(F = \partial f/\partial\xi\): covectors pull back, \(g_\xi = F^\top g_\theta\); vectors push
 forward, \(v_\theta = F v_\xi\); metrics pull back, \(G_\xi = F^\top G_\theta F\). \(f\) is a local
@@ -16,17 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._base.checks import function, instance, positive
 from .._base.tree import split, structure
-from .._base.types import Params, Vector
+from .._base.types import Params, Scalar, Vector
+from .._compat.xla import jit
 from .._problem.composite import Composite
+from .._problem.validate import check_problem
 
 
 class AbstractReparametrisation(eqx.Module):
-    """A map from new parameters to old ones."""
+    """A map from new parameters to old ones. To write one, give `__call__` and `inverse`."""
 
     @abc.abstractmethod
     def __call__(self, new: Params) -> Params:
-        """f: the old parameters of new ones.
+        """Return f(new), the old parameters.
 
         **Arguments:**
 
@@ -35,7 +38,7 @@ class AbstractReparametrisation(eqx.Module):
 
     @abc.abstractmethod
     def inverse(self, old: Params) -> Params:
-        """f⁻¹: new parameters of old ones.
+        """Return f⁻¹(old), the new parameters.
 
         **Arguments:**
 
@@ -43,7 +46,7 @@ class AbstractReparametrisation(eqx.Module):
         """
 
     def jacobian(self, new: Params) -> Float[Array, "P Q"]:
-        """F at a point, dense, on flat vectors.
+        """Return F at a point, dense, on flat vectors.
 
         **Arguments:**
 
@@ -52,7 +55,7 @@ class AbstractReparametrisation(eqx.Module):
         return _jacobian(self, new)
 
     def push(self, new: Params, v: Vector) -> Vector:
-        """F v: a vector on the new parameters as one on the old.
+        """Return F v, a vector on the new parameters as one on the old.
 
         **Arguments:**
 
@@ -63,38 +66,52 @@ class AbstractReparametrisation(eqx.Module):
         return jax.jvp(lambda x: split(self(eqx.combine(x, carried)))[0], (moving,), (v,))[1]
 
 
-@eqx.filter_jit
-def _jacobian(f: Callable, new: Params) -> Any:
+@jit
+def _jacobian(f: Callable[[Params], Params], new: Params) -> Float[Array, "P Q"]:
     like, carried = structure(new), split(new)[1]
-    return jax.jacfwd(lambda x: structure(f(new)).ravel(f(eqx.combine(like.unravel(x), carried))))(
-        like.ravel(new)
-    )
+
+    def flat(x):
+        old = f(eqx.combine(like.unravel(x), carried))
+        return structure(old).ravel(old)
+
+    return jax.jacfwd(flat)(like.ravel(new))
 
 
 class Reparametrisation(AbstractReparametrisation):
-    """Any smooth map. Without an inverse, f(ξ) = θ is solved by Newton's method, which needs as
-    many new parameters as old ones.
+    """Any smooth map.
+
+    Without an inverse, f(ξ) = θ is solved by Newton's method, which needs as many new parameters as
+    old ones.
+
+        pullback.Reparametrisation(lambda new: jax.tree.map(jnp.sinh, new))
     """
 
-    f: Callable
-    f_inverse: Callable | None
-    start: Any
+    f: Callable[[Params], Params]
+    f_inverse: Callable[[Params], Params] | None
+    start: Params | None
 
-    def __init__(self, f: Callable, inverse: Callable | None = None, start: Any = None):
+    def __init__(
+        self,
+        f: Callable[[Params], Params],
+        inverse: Callable[[Params], Params] | None = None,
+        start: Params | None = None,
+    ):
         """Reparametrise.
 
         **Arguments:**
 
         - `f`: `f(new) -> old`, both pytrees.
-        - `inverse`: `inverse(old) -> new`; if left out it is computed.
-        - `start`: where to start computing it, of the structure of the new parameters; the old
-            parameters if left out.
+        - `inverse`: `inverse(old) -> new`; computed by default.
+        - `start`: where to start computing it, of the structure of the new parameters; defaults to
+            the old parameters.
         """
-        if not callable(f) or (inverse is not None and not callable(inverse)):
-            raise ValueError(
-                "Reparametrisation(f, inverse): both must be callable, f(new) -> old and inverse(old) -> new."
-            )
-        self.f, self.f_inverse, self.start = f, inverse, start
+        example = "Reparametrisation(f, inverse) with f(new) -> old and inverse(old) -> new"
+        function("Reparametrisation", "f", f, example)
+        if inverse is not None:
+            function("Reparametrisation", "inverse", inverse, example)
+        self.f = f
+        self.f_inverse = inverse
+        self.start = start
 
     def __call__(self, new):
         return self.f(new)
@@ -105,42 +122,35 @@ class Reparametrisation(AbstractReparametrisation):
         return _newton(self.f, old, old if self.start is None else self.start)
 
 
-def _newton(f: Callable, old: Params, start: Params) -> Params:
+def _newton(f: Callable[[Params], Params], old: Params, start: Params) -> Params:
     """Solve f(new) = old, with halving of steps that do not help."""
     like, target = structure(start), structure(old)
     carried, goal = split(start)[1], target.ravel(old)
     if like.size != target.size:
         raise ValueError(
-            f"Reparametrisation: {like.size} new parameters for {target.size} old ones; a change of parameters needs as many. "
-            "Give start=..., of the structure of the new parameters."
+            f"Reparametrisation: {like.size} new parameters for {target.size} old ones; a change "
+            "of parameters needs as many. Give start=..., of the structure of the new parameters."
         )
     tolerance = 100 * float(jnp.finfo(target.dtype).eps) * (1 + float(jnp.linalg.norm(goal)))
-
-    def residual(x):
-        return target.ravel(f(eqx.combine(like.unravel(x), carried))) - goal
-
+    whole = lambda x: eqx.combine(like.unravel(x), carried)
+    residual = lambda x: target.ravel(f(whole(x))) - goal
+    size = lambda r: float(jnp.linalg.norm(r))
     x = like.ravel(start)
     r = residual(x)
     for _ in range(60):
-        if float(jnp.linalg.norm(r)) <= tolerance:
-            return eqx.combine(like.unravel(x), carried)
-        step = jnp.asarray(
-            np.linalg.lstsq(
-                np.asarray(_jacobian(f, eqx.combine(like.unravel(x), carried))),
-                np.asarray(r),
-                rcond=None,
-            )[0]
-        )
+        if size(r) <= tolerance:
+            return whole(x)
+        step = np.linalg.lstsq(np.asarray(_jacobian(f, whole(x))), np.asarray(r), rcond=None)[0]
+        step = jnp.asarray(step)
         scale = 1.0
-        while scale > 1e-6 and not float(jnp.linalg.norm(residual(x - scale * step))) < float(
-            jnp.linalg.norm(r)
-        ):
+        while scale > 1e-6 and not size(residual(x - scale * step)) < size(r):
             scale /= 2
         x = x - scale * step
         r = residual(x)
     raise ValueError(
-        f"Reparametrisation: Newton's method did not find new parameters with f(new) = params (residual {float(jnp.linalg.norm(r)):.1e}). "
-        "Give the inverse, Reparametrisation(f, inverse=...), or a better start=..."
+        "Reparametrisation: Newton's method did not find new parameters with f(new) = params "
+        f"(residual {size(r):.1e}). Give the inverse, Reparametrisation(f, inverse=...), or a "
+        "better start=..."
     )
 
 
@@ -149,11 +159,11 @@ class _OnFlat(AbstractReparametrisation):
 
     @abc.abstractmethod
     def forward(self, x: Array) -> Array:
-        """f on a flat vector."""
+        """Return f of a flat vector."""
 
     @abc.abstractmethod
     def backward(self, x: Array) -> Array:
-        """f⁻¹ on a flat vector."""
+        """Return f⁻¹ of a flat vector."""
 
     def __call__(self, new):
         return self._apply(self.forward, new)
@@ -161,9 +171,9 @@ class _OnFlat(AbstractReparametrisation):
     def inverse(self, old):
         return self._apply(self.backward, old)
 
-    def _apply(self, function, params):
+    def _apply(self, change: Callable[[Array], Array], params: Params) -> Params:
         like, carried = structure(params), split(params)[1]
-        return eqx.combine(like.unravel(function(like.ravel(params))), carried)
+        return eqx.combine(like.unravel(change(like.ravel(params))), carried)
 
 
 class Affine(_OnFlat):
@@ -176,7 +186,7 @@ class Affine(_OnFlat):
     """
 
     matrix: Float[Array, "P P"]
-    offset: Any = 0.0
+    offset: Float[Array, " P"] | Scalar | float = 0.0
 
     def forward(self, x):
         return self.matrix @ x + self.offset
@@ -186,7 +196,7 @@ class Affine(_OnFlat):
 
 
 class Units(AbstractReparametrisation):
-    """A change of units, θ = scale · ξ: minutes to seconds. Diagonal.
+    """A change of units, θ = scale · ξ, e.g. `Units(60.0)` for minutes to seconds. Diagonal.
 
     **Arguments:**
 
@@ -195,7 +205,7 @@ class Units(AbstractReparametrisation):
 
     scale: Any
 
-    def _scale(self, params):
+    def _scale(self, params: Params) -> Params:
         if eqx.is_array_like(self.scale) and jnp.ndim(self.scale) == 0:
             return jax.tree.map(lambda x: jnp.asarray(self.scale, x.dtype), split(params)[0])
         return self.scale
@@ -220,9 +230,9 @@ class Exponential(_OnFlat):
 
 
 class Cubic(_OnFlat):
-    """θ = c + (ξ - d)³, coordinate by coordinate: a homeomorphism whose inverse is not
-    differentiable at c.
+    """θ = c + (ξ - d)³, coordinate by coordinate.
 
+    A homeomorphism whose inverse is not differentiable at c.
     With c the point itself, F = 0 there: the counterexample of Proposition 2 (van Oostrum, Müller
     and Ay), by which no vector but zero is independent of the parametrisation.
 
@@ -243,8 +253,9 @@ class Cubic(_OnFlat):
 
 
 class Warp(_OnFlat):
-    """θ = M (ξ + a tanh(ξ - c)), a > -1: a linear map after a smooth bending of each coordinate;
-    its inverse is found by bisection.
+    """θ = M (ξ + a tanh(ξ - c)), a > -1: a linear map after a smooth bending of each coordinate.
+
+    Its inverse is found by bisection.
 
     **Arguments:**
 
@@ -280,8 +291,9 @@ class Warp(_OnFlat):
 
 
 def random_reparametrisation(params: Params, key: PRNGKeyArray, amplitude: float = 0.5) -> Warp:
-    """A random change of parameters, nonlinear and with a condition number of at most 4 (times that
-    of the bending), for tests.
+    """Return a random change of parameters for tests, nonlinear and well conditioned.
+
+    Its condition number is at most 4, times that of the bending.
 
     **Arguments:**
 
@@ -289,18 +301,14 @@ def random_reparametrisation(params: Params, key: PRNGKeyArray, amplitude: float
     - `key`: a PRNG key.
     - `amplitude`: the size of the bending, in [0, 1); zero is a linear map.
     """
-    if not 0 <= amplitude < 1:
-        raise ValueError(
-            f"random_reparametrisation(amplitude={amplitude}): the amplitude must be in [0, 1)."
-        )
+    positive("random_reparametrisation", "amplitude", amplitude, below=1, zero=True)
     like = structure(params)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     left, right = (np.linalg.qr(rng.standard_normal((like.size, like.size)))[0] for _ in range(2))
     matrix = (left * np.exp(rng.uniform(-np.log(2), np.log(2), like.size))) @ right
-    # It bends where the point is, so that the point sees the second derivative.
-    centre = np.linalg.solve(matrix, np.asarray(like.ravel(params), float)) + rng.uniform(
-        0.3, 0.8, like.size
-    )
+    # It bends where the point is, so that the second derivative is not zero there.
+    centre = np.linalg.solve(matrix, np.asarray(like.ravel(params), float))
+    centre = centre + rng.uniform(0.3, 0.8, like.size)
     bend = amplitude * rng.uniform(0.5, 1.0, like.size)
     return Warp(*(jnp.asarray(x, like.dtype) for x in (matrix, centre, bend)))
 
@@ -312,17 +320,27 @@ class Composition(eqx.Module):
     f: AbstractReparametrisation
 
     def __call__(self, new: Params, *inputs: Any) -> Any:
-        """φ(f(new))."""
+        """Return φ(f(new))."""
         return self.model(self.f(new), *inputs)
 
 
 def reparametrise(problem: Composite, reparametrisation: AbstractReparametrisation) -> Composite:
-    """The same problem in other parameters.
+    """Return the same problem in other parameters.
 
     **Arguments:**
 
     - `problem`: a problem.
     - `reparametrisation`: f, from new parameters to old ones.
     """
+    check_problem(problem)
+    wanted, example = "a change of parameters", "reparametrise(problem, Reparametrisation(f))"
+    instance(
+        "reparametrise",
+        "reparametrisation",
+        reparametrisation,
+        AbstractReparametrisation,
+        wanted,
+        example,
+    )
     model = Composition(problem.model, reparametrisation)
-    return Composite(model, problem.loss, problem.metric, problem.measure, problem.coupled)
+    return eqx.tree_at(lambda p: p.model, problem, model)

@@ -3,11 +3,14 @@ r"""Tangent kernels: how the outputs move in answer to a covector \(-c\) on the 
 \[ \text{Euclidean: } \dot z = \underbrace{JJ^\top}_{\Theta}(-c), \qquad \text{natural: } \dot z =
 \underbrace{J G^+ J^\top}_{N}(-c), \qquad G = J^\top M J. \]
 
-If \(J\) is onto and \(M\) invertible, \(N = M^{-1}\) whatever the parametrisation: with \(M = I\)
-the identity, only the entry that is pushed moves. If \(M\) is singular (a mask), or \(J\) is not
-onto, it is not: then the parametrisation and the gauge decide what else moves, and `reason` says
-so. The discrete versions are \((f(\theta + \eta v) - f(\theta))/\eta\) with \(v = J^\top c\) or
-\(G^+J^\top c\), which differ by \(O(\eta)\).
+If \(J\) is onto and \(M\) invertible, \(N = M^{-1}\) in every parametrisation: with \(M = I\) the
+identity, only the entry that is pushed moves. If \(M\) is singular (a mask), or \(J\) is not onto,
+the parametrisation and the gauge decide what else moves, and `reason` says so. The discrete
+versions are \((f(\theta + \eta v) - f(\theta))/\eta\) with \(v = J^\top c\) or \(G^+J^\top c\),
+which differ by \(O(\eta)\).
+
+A natural kernel reads a `Subproblem`: \(A\) is factorised when the kernel is made, and every
+product is one solve with the same factors.
 """
 
 from typing import Any
@@ -15,51 +18,67 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from .._base.tree import structure
-from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params
-from .._natural.evaluate import lift
-from .._natural.outcome import prepare
-from .._natural.stats import largest_log_scale
-from .._problem.composite import check_batch
-from .._rows.pullback import MEMORY, PullbackMetric, at_point
-from ..inverse._base import AbstractInverse, Tikhonov
+from .._base.checks import positive
+from .._base.results import RESULTS
+from .._base.tree import all_finite, split, structure
+from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
+from .._compat.xla import jit
+from .._natural.evaluate import Evaluation, evaluate
+from .._natural.factorised import Factorised, factorise
+from .._natural.outcome import raise_failure
+from .._natural.subproblem import Subproblem
+from .._problem.batch import Batch
+from .._problem.composite import Composite
+from .._problem.validate import validate
+from .._rows.rows import Rows
+from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
+from ..solver._strategy import Strategy
 from .examine import examine
 
 
 class TangentKernel(eqx.Module):
     """A tangent kernel at a point. Made by `ntk` and `natural_ntk`."""
 
-    metric: PullbackMetric
-    inverse: AbstractInverse | None
-    """`None` for the Euclidean kernel."""
-    solver: AbstractSolver
+    rows: Rows
+    """A at the point, and with it the model's J."""
+    subproblem: Subproblem | None
+    """What solves G⁺Jᵀc; `None` for the Euclidean kernel."""
     at: Any
     """Other inputs at which the outputs are watched; `None` for those of the batch."""
 
+    def __repr__(self) -> str:
+        m, size = self.rows.linear.like.size, self.rows.shape[1]
+        shape = f"{m} outputs, {size} parameters"
+        watched = "" if self.at is None else ", watched at other inputs"
+        if self.subproblem is None:
+            return f"TangentKernel(JJᵀ, {shape}{watched})"
+        factorised = self.subproblem.factorised
+        how = f"{factorised.inverse!r}, {factorised.solver}"
+        return f"TangentKernel(JG⁺Jᵀ, {shape}{watched}, {how})"
+
     def direction(self, c: OutputCovector) -> Flat:
-        """The vector on the parameters that answers to c: Jᵀc or G⁺Jᵀc, flat.
+        """Return the vector on the parameters that answers to c: Jᵀc or G⁺Jᵀc, flat.
 
         **Arguments:**
 
         - `c`: an output covector.
         """
-        return self._directions(self.metric.linear.like.ravel(c)[None])[0]
+        return _direction(self, c)
 
     def product(self, c: OutputCovector) -> OutputVector:
-        """The kernel times c: how the outputs move.
+        """Return the kernel times c: how the outputs move.
 
         **Arguments:**
 
         - `c`: an output covector of the batch.
         """
-        return self._push(self.direction(c))
+        return _product(self, c)
 
     def column(self, *index: int) -> OutputVector:
-        """How the outputs move in answer to one entry of them; the outputs must be one array.
+        """Return how the outputs, which must be one array, move in answer to one entry of them.
 
         **Arguments:**
 
@@ -68,32 +87,25 @@ class TangentKernel(eqx.Module):
         return self.product(self._unit(index))
 
     def matrix(self) -> Float[Array, "m n"]:
-        """The kernel, dense, on ravelled outputs: rows are where it is watched, columns where it is
-        pushed.
-        """
-        vectors = self._directions(
-            jnp.eye(self.metric.linear.like.size, dtype=self.metric.linear.like.dtype)
-        )
-        ravel = lambda z: structure(z).ravel(z)
-        return jax.lax.map(lambda v: ravel(self._push(v)), vectors).T
+        """Return the kernel, dense, on ravelled outputs.
 
-    def discrete(self, c: OutputCovector, step: Any) -> OutputVector:
-        """The discrete kernel times c: (f(θ + step · v) - f(θ))/step, v the direction.
+        Rows are where the outputs are watched, columns where they are pushed.
+        """
+        return _matrix(self)
+
+    def discrete(self, c: OutputCovector, step: float | Scalar) -> OutputVector:
+        """Return the discrete kernel times c: (f(θ + step · v) - f(θ))/step, v the direction.
 
         **Arguments:**
 
         - `c`: an output covector of the batch.
         - `step`: η > 0.
         """
-        step = jnp.asarray(step, self.metric.structure.dtype)
-        v = self.direction(c).astype(step.dtype)
-        moved, here = self._outputs(self.metric.point + step * v), self._outputs(self.metric.point)
-        return jax.tree.map(
-            lambda a, b: (a - b) / step if eqx.is_inexact_array(a) else None, moved, here
-        )
+        positive("discrete", "step", step, example="discrete(c, step=0.1)")
+        return _discrete(self, c, jnp.asarray(step))
 
-    def discrete_column(self, *index: int, step: Any) -> OutputVector:
-        """A column of the discrete kernel.
+    def discrete_column(self, *index: int, step: float | Scalar) -> OutputVector:
+        """Return a column of the discrete kernel.
 
         **Arguments:**
 
@@ -104,111 +116,108 @@ class TangentKernel(eqx.Module):
 
     @property
     def reason(self) -> str:
-        """Why the kernel is what it is: whether it depends on the parametrisation, and what
-        decides. Outside `jit`.
-        """
-        if self.inverse is None:
+        """Whether the kernel depends on the parametrisation, and why. Outside `jit`."""
+        if self.subproblem is None:
             return "the Euclidean kernel JJᵀ depends on the parametrisation."
-        metric = self.metric
-        batch = None if metric.batch.inputs is None else metric.batch
-        page = examine(metric.problem, metric.params, batch, nearby=0)
-        blind, short = page.outputs - page.metric_rank, page.outputs - page.rank
-        if isinstance(self.inverse, Tikhonov):
-            return "the inverse is damped: the kernel depends on the parametrisation through the damping."
+        factorised, objective = self.subproblem.factorised, self.rows.objective
+        if factorised.damping is not None:
+            return (
+                "the inverse is damped: the kernel depends on the parametrisation through the "
+                "damping."
+            )
+        batch = objective.batch if objective.has_data else None
+        page = examine(objective.problem, self.rows.params, batch, nearby=0)
+        blind = page.outputs - page.metric_rank
+        inverse = factorised.inverse
+        drops = inverse.truncates and 0 <= int(factorised.rank) < page.seen_rank
+        if drops or not inverse.pseudo_inverse:
+            return (
+                f"{type(inverse).__name__} changes or drops singular values of A, which depend on "
+                "the parametrisation, and so does the kernel."
+            )
         if blind:
             return (
-                f"the metric does not see {blind} of {page.outputs} output directions. What moves there is decided by the gauge (the update of least norm), "
-                "hence by the parametrisation: the kernel is not the inverse of the metric."
+                f"the metric does not see {blind} of {page.outputs} output directions. What moves "
+                "there is decided by the gauge (the update of least norm), hence by the "
+                "parametrisation: the kernel is not the inverse of the metric."
             )
-        if short:
-            return f"the Jacobian is not onto: its rank is {page.rank} of {page.outputs} outputs. The kernel is M⁻¹ projected on what the model can do."
-        return "the Jacobian is onto and the metric invertible: the kernel is M⁻¹ in every parametrisation."
+        if page.rank < page.outputs:
+            return (
+                f"the Jacobian is not onto: its rank is {page.rank} of {page.outputs} outputs. The "
+                "kernel is M⁻¹ projected on what the model can do."
+            )
+        return (
+            "the Jacobian is onto and the metric invertible: the kernel is M⁻¹ in every "
+            "parametrisation."
+        )
 
     def _unit(self, index: tuple[int, ...]) -> OutputCovector:
-        leaves, treedef = jax.tree.flatten(eqx.filter(self.metric.outputs, eqx.is_inexact_array))
+        """Return the output covector of one entry."""
+        leaves, treedef = jax.tree.flatten(split(self.rows.outputs)[0])
         if len(leaves) != 1 or len(index) != leaves[0].ndim:
             raise ValueError(
-                f"column(*index) needs outputs that are one array and one index for each of its axes; the outputs have shapes "
-                f"{[x.shape for x in leaves]}, the index is {index}. Use product(c) with a covector c."
+                "column(*index) needs outputs that are one array and one index for each of its "
+                f"axes; the outputs have shapes {[x.shape for x in leaves]}, the index is {index}. "
+                "Use product(c) with a covector c."
             )
+        if not all(-n <= i < n for i, n in zip(index, leaves[0].shape, strict=True)):
+            raise ValueError(f"column{index}: the outputs have shape {leaves[0].shape}.")
         return jax.tree.unflatten(treedef, [jnp.zeros_like(leaves[0]).at[index].set(1.0)])
 
     def _outputs(self, flat: Flat) -> Outputs:
-        metric = self.metric
-        inputs = metric.batch.inputs if self.at is None else self.at
-        return metric.problem.outputs(metric._params(flat), inputs)
+        """Return the outputs that are watched, at other parameters."""
+        rows = self.rows
+        params = eqx.combine(rows.structure.unravel(flat), split(rows.params)[1])
+        if self.at is None:
+            return rows.objective.outputs(params)
+        return rows.objective.problem.outputs(params, self.at)
+
+    def _answer(self, c: OutputCovector) -> Flat:
+        """Return `direction` in the dtype of the parameters."""
+        rows = self.rows
+        v = rows.pull_output(c) if self.subproblem is None else self.subproblem.solve_output(c)
+        return v.astype(rows.structure.dtype)
 
     def _push(self, v: Flat) -> OutputVector:
-        v = v.astype(self.metric.structure.dtype)
+        """Return J v at the inputs that are watched."""
         if self.at is None:
-            return self.metric.linear.pushforward(v)
-        moving = lambda flat: eqx.filter(self._outputs(flat), eqx.is_inexact_array)
-        return jax.jvp(moving, (self.metric.point,), (v,))[1]
-
-    def _directions(self, covectors: Float[Array, "n m"]) -> Float[Array, "n P"]:
-        """Directions for ravelled covectors, the factors being computed once."""
-        metric, like = self.metric, self.metric.linear.like
-        if self.inverse is None:
-            return jax.lax.map(lambda c: metric.linear.pull(like.unravel(c)), covectors)
-        inverse = self.inverse
-        # As for a natural gradient: a common factor of A is divided out, and what is outside the
-        # range of M is solved as a covector.
-        shift = (
-            jnp.zeros((), metric.dtype)
-            if isinstance(inverse, Tikhonov)
-            else largest_log_scale(metric)
-        )
-        scaled = eqx.tree_at(lambda m: m.log_scale, metric, metric.log_scale - shift)
-        factorised = self.solver.factorise(scaled, inverse)
-
-        def one(c):
-            r, outside, _ = lift(metric, like.unravel(c))
-            v = factorised.lifted(r)
-            if outside is not None:
-                v = v + factorised.covector(
-                    jnp.exp(-2 * shift) * metric.linear.pull(outside).astype(metric.dtype)
-                )
-            return v
-
-        return jax.lax.map(one, covectors)
+            return self.rows.linear.pushforward(v)
+        point = self.rows.structure.ravel(self.rows.params)
+        return jax.jvp(lambda flat: split(self._outputs(flat))[0], (point,), (v,))[1]
 
 
-def _kernel(
-    problem: Any, params: Params, batch: Any, inverse: Any, solver: Any, at: Any, natural: bool
-) -> TangentKernel:
-    problem, params, data, _, inverse, solver = prepare(
-        problem, params, batch, inverse, solver, None, MEMORY
-    )
-    check_batch(problem, params, data)
-    if at is not None and data.inputs is None:
-        raise ValueError("at=... is for models with data; this problem was called without a batch.")
-    if not np.all(
-        [np.all(np.isfinite(x)) for x in jax.tree.leaves(eqx.filter(params, eqx.is_inexact_array))]
-    ):
-        raise ValueError("params contains a NaN or an infinity.")
-    weights = (
-        None
-        if data.inputs is None
-        else problem.measure.weights(jax.tree.leaves(data.inputs)[0].shape[0], float)
-    )
-    if weights is not None and not problem.measure.positive and not bool(jnp.all(weights > 0)):
-        raise ValueError(
-            "samples of weight zero are absent and have no place in a kernel: leave them out of the batch."
-        )
-    # The loss plays no part; with one at hand a covector is lifted by the root of the metric, not
-    # by the likelihood.
-    problem = eqx.tree_at(lambda p: p.loss, problem, _no_loss, is_leaf=lambda x: x is None)
-    return TangentKernel(
-        at_point(problem, params, data, inverse, solver), inverse if natural else None, solver, at
-    )
+@jit
+def _direction(kernel: TangentKernel, c: OutputCovector) -> Flat:
+    return kernel._answer(c)
 
 
-def _no_loss(z, *_):
-    return jnp.zeros(())
+@jit
+def _product(kernel: TangentKernel, c: OutputCovector) -> OutputVector:
+    return kernel._push(kernel._answer(c))
 
 
-def ntk(problem: Any, params: Params, batch: Any = None, *, at: Any = None) -> TangentKernel:
-    """The empirical neural tangent kernel JJᵀ: dense, columns, products, and its discrete version.
+@jit
+def _matrix(kernel: TangentKernel) -> Float[Array, "m n"]:
+    like = kernel.rows.linear.like
+
+    def column(c):
+        moved = kernel._push(kernel._answer(like.unravel(c)))
+        return structure(moved).ravel(moved)
+
+    return jax.lax.map(column, jnp.eye(like.size, dtype=like.dtype)).T
+
+
+@jit
+def _discrete(kernel: TangentKernel, c: OutputCovector, step: Scalar) -> OutputVector:
+    v = kernel._answer(c)
+    point = kernel.rows.structure.ravel(kernel.rows.params)
+    moved = split(kernel._outputs(point + step.astype(v.dtype) * v))[0]
+    here = split(kernel._outputs(point))[0]
+    return jax.tree.map(lambda a, b: (a - b) / step.astype(a.dtype), moved, here)
+
+
+def ntk(problem: Composite, params: Params, batch: Any = None, *, at: Any = None) -> TangentKernel:
+    """Return the empirical neural tangent kernel JJᵀ: dense, columns, products, discrete version.
 
     **Arguments:**
 
@@ -217,11 +226,12 @@ def ntk(problem: Any, params: Params, batch: Any = None, *, at: Any = None) -> T
     - `batch`: `(inputs,)` or `(inputs, targets)`; `None` for a model without data.
     - `at`: other inputs at which the outputs are watched.
     """
-    return _kernel(problem, params, batch, None, None, at, False)
+    evaluation, _, at = _evaluation(problem, params, batch, at, Strategy())
+    return TangentKernel(evaluation.rows, None, at)
 
 
 def natural_ntk(
-    problem: Any,
+    problem: Composite,
     params: Params,
     batch: Any = None,
     *,
@@ -229,8 +239,10 @@ def natural_ntk(
     solver: AbstractSolver | None = None,
     at: Any = None,
 ) -> TangentKernel:
-    """The natural neural tangent kernel J G⁺Jᵀ, of any metric: dense, columns, products, and its
-    discrete version.
+    """Return the natural neural tangent kernel J G⁺Jᵀ of any metric, factorised once.
+
+        kernel = pullback.natural_ntk(problem, params, (x,))
+        kernel.matrix(), kernel.reason
 
     **Arguments:**
 
@@ -240,4 +252,56 @@ def natural_ntk(
     - `inverse`, `solver`: as for `natural_gradient`.
     - `at`: other inputs at which the outputs are watched.
     """
-    return _kernel(problem, params, batch, inverse, solver, at, True)
+    strategy = Strategy(inverse, solver)
+    evaluation, data, at = _evaluation(problem, params, batch, at, strategy)
+    factorised = factorise(evaluation.rows, strategy)
+    result = _probe(evaluation, factorised)
+    rows = evaluation.rows
+    raise_failure(result, rows.objective.problem, rows.params, data)
+    return TangentKernel(rows, Subproblem(evaluation, factorised, None), at)
+
+
+def _evaluation(
+    problem: Composite, params: Params, batch: Any, at: Any, strategy: Strategy
+) -> tuple[Evaluation, Batch, Any]:
+    """Return the problem at the point with a loss that plays no part, the batch, and `at`."""
+    params, data = validate(problem, params, batch)
+    objective = problem.at(data)
+    if at is not None and not objective.has_data:
+        raise ValueError("at=... is for models with data; this problem was called without a batch.")
+    if not bool(all_finite(params)):
+        raise ValueError("params contains a NaN or an infinity.")
+    if objective.has_data and not problem.measure.positive:
+        weights = problem.measure.weights(objective.count, jnp.result_type(float))
+        if not bool(jnp.all(weights > 0)):
+            raise ValueError(
+                "samples of weight zero are absent and have no place in a kernel: leave them out "
+                "of the batch."
+            )
+    # With a loss at hand a covector is lifted by the root of the metric, not by the likelihood.
+    plain = eqx.tree_at(lambda p: p.loss, problem, _no_loss, is_leaf=lambda x: x is None)
+    watched = None if at is None else validate(problem, params, (at,))[1].inputs
+    return _evaluate(plain, params, data, memory=strategy.memory), data, watched
+
+
+def _no_loss(*_: Any) -> Scalar:
+    return jnp.zeros(())
+
+
+_evaluate = jit(evaluate)
+
+
+@jit
+def _probe(evaluation: Evaluation, factorised: Factorised) -> RESULTS:
+    """Return the outcome of one solve whose solution is of order one, judged by its certificate.
+
+    A kernel has no result of its own; a solver that fails here would fail in every product.
+    """
+    rows = factorised.rows
+    u = jax.random.normal(jax.random.key(0), (rows.shape[1],), rows.dtype)
+    r = rows.unit_push(u)
+    # No loss: its differential, which is zero here, has not underflowed.
+    where = lambda e: (e.lifted, e.outside, e.rows.objective.problem.loss)
+    probed = eqx.tree_at(where, evaluation, (r, None, None), is_leaf=lambda x: x is None)
+    _, result = Subproblem(probed, factorised, factorised.solve_lifted(r)).judge(True)
+    return result

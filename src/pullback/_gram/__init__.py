@@ -1,4 +1,4 @@
-"""K and G without J, where the structure of the model allows it."""
+"""K and G from the layers of a model, without forming J, where the program allows it."""
 
 from .factors import Factors as Factors
 from .factors import Layout as Layout

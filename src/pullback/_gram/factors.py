@@ -1,14 +1,14 @@
-r"""The whitened Jacobian of each sample in factors: \(A_n = \sum_t x_{nt} \otimes d_{nt}\) for a
-leaf that is understood, rows for the others.
+r"""The whitened Jacobian of each sample in factors: \(A_n = \sum_t x_{nt} \otimes d_{nt}\).
 
-With q rows a sample, a leaf with weights i × o at T positions is kept as factors if a pair of
-samples costs less that way,
+A leaf whose products are understood is kept as factors, any other leaf as rows. With q rows per
+sample, a leaf with weights i × o at T positions is kept as factors if a pair of samples costs less
+that way,
 
 \[ T^2\,(i + q^2 o) < q^2\, i\, o, \]
 
-and T is small (`MAX_POSITIONS`, because \(T^2\) numbers are made for each entry of the kernel, so
-that tiles of it have few rows); otherwise its rows are formed, by the same product for all q at
-once.
+and T is at most `MAX_POSITIONS`: each entry of the kernel takes \(T^2\) numbers, so that with large
+T the tiles of the kernel have few rows. Otherwise its rows are formed, by the same product for all
+q at once.
 """
 
 import math
@@ -24,35 +24,35 @@ from jaxtyping import Array, Float
 from .walk import Use, Walk
 
 MAX_POSITIONS = 8
+"""The largest number of positions at which a leaf is kept as factors."""
 
 
 class Group(NamedTuple):
-    """A leaf kept as factors: its products, the shift that is folded in as a row of ones, and its
-    entries [i, o] in the flat parameters.
-    """
+    """A leaf and its products; a shift that is added to its product is one more row of weights."""
 
     leaf: int
     uses: list[Use]
     order: np.ndarray
+    """The place of each entry [i, o] in the flat parameters."""
     codes: bool
 
     @property
     def positions(self) -> int:
-        """T."""
+        """T, the number of positions."""
         return sum(use.positions for use in self.uses)
 
 
 class Layout(NamedTuple):
-    """Which leaves are factors, which are rows by products, which are rows by automatic
-    differentiation.
-    """
+    """How each leaf is kept."""
 
     walk: Walk
     factors: list[Group]
     products: list[Group]
+    """Leaves kept as rows, which products give."""
     free: list[int]
+    """Leaves kept as rows, which automatic differentiation gives."""
     order: np.ndarray
-    """The positions in the flat parameters of: the factors, then the rows."""
+    """The places in the flat parameters of the factors, then of the rows."""
 
     @property
     def row_size(self) -> int:
@@ -64,19 +64,22 @@ class Factors(eqx.Module):
     """A in factors; the axes are sample n, row of the sample q, position t, and i or o."""
 
     x: tuple[Array, ...]
-    """[n, t, i], or [n, t] where it is a choice."""
+    """[n, t, i], or [n, t] where x is the index of a row of weights."""
     d: tuple[Float[Array, "n q t o"], ...]
     rows: Float[Array, "n q r"]
     codes: tuple[bool, ...] = eqx.field(static=True)
 
 
 def layout(walk: Walk, shapes: Sequence[tuple[int, ...]], q: int, single: bool = False) -> Layout:
-    """Choose for each leaf."""
+    """The choice between factors and rows for each leaf; `single` allows one position only."""
     sizes = [math.prod(shape) for shape in shapes]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    factors, products, free = [], [], sorted(walk.free)
+    factors: list[Group] = []
+    products: list[Group] = []
+    free = sorted(walk.free)
     for leaf, uses in walk.uses.items():
-        entries, codes = uses[0].product.entries, uses[0].product.codes
+        entries = uses[0].product.entries
+        codes = uses[0].product.codes
         blocks, i, o = entries.shape
         t = sum(use.positions for use in uses)
         shift = uses[0].shift
@@ -141,7 +144,8 @@ def sample_factors(
             place = jax.vmap(place)
         return _merged(place(cotangents[use.path]), use.loops, 1).astype(dtype)
 
-    xs, ds = [], []
+    xs: list[Array] = []
+    ds: list[Array] = []
     for group in plan.factors:
         x_all = jnp.concatenate([x(use) if group.codes else x(use)[0] for use in group.uses])
         if group.uses[0].shift is not None:
@@ -159,6 +163,6 @@ def sample_factors(
 
 
 def _merged(value: Array, loops: tuple[int, ...], lead: int) -> Array:
-    """[lead, *loops, b, t, k] as [lead, b, (loops, t), k]: the turns of a loop are positions."""
+    """[lead, *loops, b, t, k] as [lead, b, (loops, t), k]: iterations of loops are positions."""
     value = jnp.moveaxis(value, lead + len(loops), lead)
     return value.reshape(*value.shape[: lead + 1], -1, value.shape[-1])

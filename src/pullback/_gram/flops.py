@@ -1,16 +1,16 @@
-"""The operations of a program: two for each multiplication in its products, the rest not counted."""
+"""The operations of a program: two for each multiplication in its products, nothing else."""
 
 import math
-from typing import Any
 
-from .._compat.jaxpr import Program, called, loop
+from .._compat.jaxpr import JaxEquation, Program, called, loop
 
 
 def flops(program: Program) -> int:
     """The operations in the matrix products and convolutions of a program, loops included."""
     total = 0
     for eqn in program.jaxpr.eqns:
-        inner, turns = called(eqn), loop(eqn)
+        inner = called(eqn)
+        turns = loop(eqn)
         if inner is not None:
             total += flops(inner)
         elif turns is not None:
@@ -20,16 +20,14 @@ def flops(program: Program) -> int:
     return total
 
 
-def _of_equation(eqn: Any) -> int:
+def _of_equation(eqn: JaxEquation) -> int:
+    """The operations of one equation."""
     if eqn.primitive.name not in ("dot_general", "conv_general_dilated"):
         return 0
-    out, weight = math.prod(eqn.outvars[0].aval.shape), eqn.invars[1].aval.shape
+    out = math.prod(eqn.outvars[0].aval.shape)
+    numbers = eqn.params["dimension_numbers"]
     if eqn.primitive.name == "dot_general":
-        return (
-            2
-            * out
-            * math.prod(eqn.invars[0].aval.shape[k] for k in eqn.params["dimension_numbers"][0][0])
-        )
-    return (
-        2 * out * math.prod(weight) // max(1, weight[eqn.params["dimension_numbers"].rhs_spec[0]])
-    )
+        left = eqn.invars[0].aval.shape
+        return 2 * out * math.prod(left[k] for k in numbers[0][0])
+    weight = eqn.invars[1].aval.shape
+    return 2 * out * math.prod(weight) // max(1, weight[numbers.rhs_spec[0]])

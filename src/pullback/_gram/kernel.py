@@ -1,14 +1,18 @@
-r"""\(K = AA^\top\) from factors, without A: \(K_{nq,n'q'} = \sum_{tt'} (x_{nt}\cdot
-x_{n't'})\,(d_{nqt}\cdot d_{n'q't'})\), summed over the leaves.
+r"""\(K = AA^\top\) from factors, without A.
 
-By tiles, on one side of the diagonal only: XLA has no symmetric product, and \(AA^\top\) as a
-general one costs twice as much. A tile is small enough for its products and their sum over the
-leaves to stay in the cache; whole block rows of K go through memory once for every leaf, which
-takes longer than their products. The tiles are the turns of one loop, so that there is one of them
-to compile.
+\[ K_{nq,n'q'} = \sum_{tt'} (x_{nt}\cdot x_{n't'})\,(d_{nqt}\cdot d_{n'q't'}), \]
+
+summed over the leaves.
+
+K is computed by tiles, on one side of the diagonal only: XLA has no symmetric product, and
+\(AA^\top\) as a general one costs twice as much. A tile is so small that its products and their sum
+over the leaves stay in the cache. (Whole block rows of K would go through memory once for every
+leaf, which takes longer than their products.) The tiles are the iterations of one loop, so that
+only one tile is compiled.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,8 +22,9 @@ from jaxtyping import Array, Float
 from .factors import Factors
 
 TILE = 2**18
-"""The bytes of a tile of K: two products and their sum stay in a second-level cache of 1 MB. With T
-positions a sample, whose products are T² times as large, a tile has a T-th part of the rows.
+"""The bytes of a tile of K: two products and their sum fit in a second-level cache of 1 MB.
+
+With T positions per sample the products are T² times as large, and a tile has 1/T of the rows.
 """
 
 
@@ -30,18 +35,18 @@ def tile_count(samples: int, rows: int, dtype: Any, positions: int = 1) -> int:
 
 
 def kernel(factors: Factors) -> Float[Array, "m m"]:
-    """The lower triangle of K; what is above the diagonal tiles is zero.
+    """The lower triangle of K; entries above the diagonal tiles are zero.
 
-    Computed as the transpose of the upper one: LAPACK wants columns, and so the transpose costs
-    nothing, where a copy would cost as much as the products.
+    It is computed as the transpose of the upper triangle: LAPACK wants columns, so that the
+    transpose costs nothing, where a copy would cost as much as the products.
     """
     n, q, _ = factors.rows.shape
     m = n * q
     tiles = tile_count(n, m, factors.rows.dtype, max([1, *(d.shape[2] for d in factors.d)]))
     count = -(-n // tiles)
 
-    # Slices that would reach beyond the end begin earlier, those that are read and those that are
-    # written: of the last tile some entries are computed twice.
+    # A slice that would reach beyond the end begins earlier, both where it is read and where it is
+    # written. Some entries of the last tile are therefore computed twice.
     def cut(index):
         return jax.tree.map(
             lambda x: jax.lax.dynamic_slice_in_dim(x, index * count, count), factors
@@ -57,8 +62,8 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
 
         return jax.lax.fori_loop(0, j + 1, put, out)
 
-    # A zero that comes after the factors: otherwise XLA makes room for K while they are computed,
-    # and what they are computed from takes room beside it.
+    # A zero that depends on the factors. Otherwise XLA allocates K before the factors are computed,
+    # beside everything that they are computed from.
     one = [x for x in (*factors.d, factors.rows) if x.size][:1]
     zero = (
         jnp.minimum(jnp.abs(one[0].ravel()[0]), 0.0) if one else jnp.zeros((), factors.rows.dtype)
@@ -67,7 +72,7 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
 
 
 def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:
-    """The lower triangle of K, A formed."""
+    """The lower triangle of K from A."""
     return kernel(Factors((), (), rows[:, None, :], ()))
 
 
@@ -93,12 +98,14 @@ def _tile(one: Factors, other: Factors) -> Array:
     return total + one.rows.reshape(-1, size) @ other.rows.reshape(-1, size).T if size else total
 
 
-def _pairs(x, other_x, d, other_d, codes) -> Array:
+def _pairs(x: Array, other_x: Array, d: Array, other_d: Array, codes: bool) -> Array:
     """The kernel of one leaf between two sets of samples."""
     n, q, t, o = d.shape
-    # Positions outermost: the sum over pairs of them is one of whole matrices.
-    x, other_x = jnp.moveaxis(x, 1, 0), jnp.moveaxis(other_x, 1, 0)
-    d, other_d = jnp.moveaxis(d, 2, 0), jnp.moveaxis(other_d, 2, 0)
+    # Positions outermost, so that the sum over pairs of positions is a sum of whole matrices.
+    x = jnp.moveaxis(x, 1, 0)
+    other_x = jnp.moveaxis(other_x, 1, 0)
+    d = jnp.moveaxis(d, 2, 0)
+    other_d = jnp.moveaxis(other_d, 2, 0)
     if codes:
         mine = x[:, :, None, None]
         seen = ((mine == other_x[None, None]) & (mine >= 0)).astype(d.dtype)
@@ -109,10 +116,10 @@ def _pairs(x, other_x, d, other_d, codes) -> Array:
 
 
 def product(factors: Factors, y: Float[Array, " m"]) -> Float[Array, " m"]:
-    r"""K y from factors: about half of the work of a gradient.
+    r"""K y from factors, at about half the cost of a gradient.
 
-    \(e_{nt} = \sum_q y_{nq} d_{nqt}\) are the covectors at the products; they meet through \(X^\top
-    e\), or through \(XX^\top\) where there are fewer positions in all than inputs.
+    \(e_{nt} = \sum_q y_{nq} d_{nqt}\) are the covectors at the products. They are multiplied by
+    \(X(X^\top e)\), or by \((XX^\top)e\) where there are fewer positions in all than inputs.
     """
     n, q, _ = factors.rows.shape
     y = y.reshape(n, q)
@@ -129,10 +136,9 @@ def product(factors: Factors, y: Float[Array, " m"]) -> Float[Array, " m"]:
     return total.reshape(-1)
 
 
-def _each(function, vectors: Array, d: Array) -> Array:
-    """A function of a vector and of d, q × (t, o), sample by sample: for products of all samples at
-    once XLA would make a transposed copy of d.
-    """
+def _each(function: Callable[[Array, Array], Array], vectors: Array, d: Array) -> Array:
+    """A function of a vector and of d as q × (t, o), sample by sample."""
+    # For products of all samples at once XLA would make a transposed copy of d.
     d = d.reshape(*d.shape[:2], -1)
     if d.shape[1] == 1:
         return jax.vmap(function)(vectors, d)

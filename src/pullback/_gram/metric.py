@@ -2,8 +2,8 @@ r"""\(G = A^\top A\) from factors, outputs contracted before samples.
 
 For two leaves \(G_{io,i'o'} = \sum_n x_{ni} x'_{ni'} B_{n,oo'}\) with \(B_{n,oo'} = \sum_q d_{nqo}
 d'_{nqo'}\): 2 N P² operations instead of 2 N q P². Leaves kept as rows are factors with one input,
-x = 1. The parameters are in the order of the factors (`Layout.order`); only what is on and below
-the diagonal is right.
+x = 1. The parameters are in the order of the factors (`Layout.order`). Only entries on and below
+the diagonal are computed.
 """
 
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from .factors import Factors
 
 
 def blocks(factors: Factors) -> list[Array]:
-    """The sums over the samples given, for each pair of leaves."""
+    """The blocks of G for each pair of leaves, summed over the given samples."""
     xs, ds = _uniform(factors)
     out = []
     for k, (x, d) in enumerate(zip(xs, ds, strict=True)):
@@ -25,7 +25,7 @@ def blocks(factors: Factors) -> list[Array]:
             flat = d.reshape(-1, d.shape[-1])
             out.append((flat.T @ flat).reshape(1, -1))
             continue
-        # Within a leaf i >= i' is enough.
+        # Within a leaf i >= i' is enough, by symmetry.
         i, other_i = np.tril_indices(x.shape[1])
         pairs = x[:, i] * x[:, other_i]
         out.append(pairs.T @ jnp.einsum("nqo,nqp->nop", d, d).reshape(x.shape[0], -1))
@@ -33,7 +33,7 @@ def blocks(factors: Factors) -> list[Array]:
 
 
 def assemble(sums: list[Array], sizes: list[tuple[int, int]]) -> Float[Array, "P P"]:
-    """G, lower triangle, in the order of the factors."""
+    """The lower triangle of G in the order of the factors, from its blocks."""
     dims = [i * o for i, o in sizes]
     starts = np.concatenate([[0], np.cumsum(dims)])
     out = jnp.zeros((int(starts[-1]), int(starts[-1])), sums[0].dtype)
@@ -54,8 +54,9 @@ def assemble(sums: list[Array], sizes: list[tuple[int, int]]) -> Float[Array, "P
 
 
 def _uniform(factors: Factors) -> tuple[list[Array], list[Array]]:
-    """All leaves as (x, d), rows with x = 1."""
-    xs, ds = [x[:, 0] for x in factors.x], [d[:, :, 0] for d in factors.d]
+    """All leaves as (x, d); for rows x = 1."""
+    xs = [x[:, 0] for x in factors.x]
+    ds = [d[:, :, 0] for d in factors.d]
     if factors.rows.shape[2]:
         xs.append(jnp.ones((factors.rows.shape[0], 1), factors.rows.dtype))
         ds.append(factors.rows)

@@ -3,8 +3,8 @@ r"""The products of a model with its parameters, each brought to one form.
 \[ z_{bto} = \sum_i x_{bti}\, w_{bio}, \qquad\text{so}\qquad \frac{\partial}{\partial w_{bio}} =
 \sum_t x_{bti}\, d_{bto} \]
 
-with \(w\) the parameter, \(x\) the other factor, \(d\) the cotangent at the product. \(t\) are
-*positions* that share the weights, \(b\) are blocks that do not.
+with \(w\) the parameter, \(x\) the other factor, \(d\) the cotangent at the product. The index
+\(t\) runs over *positions* that share the weights, \(b\) over blocks that do not.
 """
 
 import abc
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._compat.jaxpr import JaxEquation
+
 MAX_WINDOW = 128
-"""Convolution windows of more entries than this are left to automatic differentiation: their
-patches are built one slice an entry.
-"""
+"""The largest convolution window: patches are built by one slice per entry of the window."""
 
 
-class AbstractProduct(eqx.Module):
+class AbstractParameterProduct(eqx.Module):
     """An equation that is a product with a parameter."""
 
     entries: eqx.AbstractVar[np.ndarray]
@@ -32,20 +32,18 @@ class AbstractProduct(eqx.Module):
     positions: eqx.AbstractVar[int]
     """The number of positions t."""
     codes: eqx.AbstractVar[bool]
-    """Whether x is a choice of one i a position, given by its number, -1 for none."""
+    """Whether x selects one i per position, and is given by the index i, or -1 for none."""
 
     @abc.abstractmethod
     def x(self, values: list[Any]) -> Array:
-        """The other factor as [b, t, i], or [t] if it is a choice."""
+        """The other factor as [b, t, i], or the indices [t]."""
 
     @abc.abstractmethod
     def d(self, cotangent: Array) -> Array:
         """A cotangent at the result as [b, t, o]."""
 
     def shifted(self, entries: np.ndarray, size: int) -> np.ndarray | None:
-        """The entries [o] of a parameter that is added to the result, if it is one number for each
-        o; else `None`.
-        """
+        """The entries [o] of a parameter that is added to the result; `None` if it is not per o."""
         if self.entries.shape[0] != 1:
             return None
         placed = np.asarray(self._layout(entries))[0]
@@ -54,10 +52,10 @@ class AbstractProduct(eqx.Module):
 
     @abc.abstractmethod
     def _layout(self, array: Any) -> Any:
-        """`d` on a NumPy or JAX array."""
+        """An array of the shape of the result as [b, t, o], in NumPy or JAX."""
 
 
-class Dense(AbstractProduct):
+class Dense(AbstractParameterProduct):
     """`dot_general` with the parameter on either side."""
 
     entries: np.ndarray
@@ -70,17 +68,25 @@ class Dense(AbstractProduct):
     def __init__(
         self, params: dict[str, Any], side: int, entries: np.ndarray, other: tuple[int, ...]
     ):
-        """Read a `dot_general`."""
-        contract, batch = params["dimension_numbers"]
-        mine, theirs = (contract[side], batch[side]), (contract[1 - side], batch[1 - side])
-        free = [k for k in range(entries.ndim) if k not in (*mine[0], *mine[1])]
-        rest = [k for k in range(len(other)) if k not in (*theirs[0], *theirs[1])]
+        """Read a `dot_general` whose argument number `side` is the parameter."""
+        contracts, batches = params["dimension_numbers"]
+        contract = contracts[side]
+        batch = batches[side]
+        other_contract = contracts[1 - side]
+        other_batch = batches[1 - side]
+        free = [k for k in range(entries.ndim) if k not in (*contract, *batch)]
+        rest = [k for k in range(len(other)) if k not in (*other_contract, *other_batch)]
         size = lambda shape, axes: math.prod(shape[k] for k in axes)
-        b, i = size(entries.shape, mine[1]), size(entries.shape, mine[0])
-        o, t = size(entries.shape, free), size(other, rest)
-        self.entries = entries.transpose(*mine[1], *mine[0], *free).reshape(b, i, o)
-        self.positions, self.codes, self.side = t, False, side
-        self.order, self.shape = (*theirs[1], *rest, *theirs[0]), (b, t, i)
+        b = size(entries.shape, batch)
+        i = size(entries.shape, contract)
+        o = size(entries.shape, free)
+        t = size(other, rest)
+        self.entries = entries.transpose(*batch, *contract, *free).reshape(b, i, o)
+        self.positions = t
+        self.codes = False
+        self.side = side
+        self.order = (*other_batch, *rest, *other_contract)
+        self.shape = (b, t, i)
 
     def x(self, values):
         return values[1 - self.side].transpose(self.order).reshape(self.shape)
@@ -89,14 +95,16 @@ class Dense(AbstractProduct):
         return self._layout(cotangent)
 
     def _layout(self, array):
-        (b, t, _), o = self.shape, self.entries.shape[-1]
+        b, t, _ = self.shape
+        o = self.entries.shape[-1]
         # The result is [b, left, right].
         return array.reshape(b, t, o) if self.side == 1 else array.reshape(b, o, t).swapaxes(1, 2)
 
 
-class Convolution(AbstractProduct):
-    """`conv_general_dilated` with the parameter as filter; i runs over (channel, window), t over
-    samples and places.
+class Convolution(AbstractParameterProduct):
+    """`conv_general_dilated` with the parameter as filter.
+
+    i runs over channels and the window, t over samples and places.
     """
 
     entries: np.ndarray
@@ -107,17 +115,15 @@ class Convolution(AbstractProduct):
     places: tuple[int, ...]
 
     def __init__(self, params: dict[str, Any], entries: np.ndarray, out: tuple[int, ...]):
-        """Read a convolution."""
+        """Read a convolution whose filter is the parameter."""
         numbers = params["dimension_numbers"]
         filters = entries.transpose(numbers.rhs_spec)  # out, in, *window
         self.window = filters.shape[2:]
         self.entries = filters.reshape(filters.shape[0], -1).T[None]
         self.places = tuple(out[k] for k in numbers.out_spec[2:])
-        self.positions, self.codes, self.params = (
-            out[numbers.out_spec[0]] * math.prod(self.places),
-            False,
-            params,
-        )
+        self.positions = out[numbers.out_spec[0]] * math.prod(self.places)
+        self.codes = False
+        self.params = params
 
     def x(self, values):
         params = self.params
@@ -155,8 +161,8 @@ class Convolution(AbstractProduct):
         return array.swapaxes(0, 1).reshape(array.shape[1], -1).T[None]
 
 
-class Lookup(AbstractProduct):
-    """`gather` of rows of the parameter: x chooses one row a position."""
+class Lookup(AbstractParameterProduct):
+    """`gather` of rows of the parameter: x selects one row per position."""
 
     entries: np.ndarray
     positions: int
@@ -165,17 +171,16 @@ class Lookup(AbstractProduct):
     out: tuple[int, ...]
 
     def __init__(self, params: dict[str, Any], entries: np.ndarray, out: tuple[int, ...]):
-        """Read a `gather`."""
+        """Read a `gather` whose operand is the parameter."""
         self.entries = entries.reshape(1, entries.shape[0], -1)
-        self.positions, self.codes, self.params, self.out = (
-            math.prod(out) // self.entries.shape[2],
-            True,
-            params,
-            out,
-        )
+        self.positions = math.prod(out) // self.entries.shape[2]
+        self.codes = True
+        self.params = params
+        self.out = out
 
     def x(self, values):
-        index, rows = values[1].reshape(-1), self.entries.shape[1]
+        index = values[1].reshape(-1)
+        rows = self.entries.shape[1]
         if self.params["mode"] == jax.lax.GatherScatterMode.CLIP:
             return jnp.clip(index, 0, rows - 1)
         return jnp.where((index >= 0) & (index < rows), index, -1)
@@ -189,10 +194,12 @@ class Lookup(AbstractProduct):
         return array.transpose(*places, *offset).reshape(1, self.positions, -1)
 
 
-def product(eqn: Any, side: int, entries: np.ndarray) -> AbstractProduct | None:
-    """The product that an equation is with its argument number `side`, if it is one of those above."""
-    name, params = eqn.primitive.name, eqn.params
-    shapes, out = [v.aval.shape for v in eqn.invars], eqn.outvars[0].aval.shape
+def product(eqn: JaxEquation, side: int, entries: np.ndarray) -> AbstractParameterProduct | None:
+    """The product of an equation with its argument number `side`; `None` for any other equation."""
+    name = eqn.primitive.name
+    params = eqn.params
+    shapes = [v.aval.shape for v in eqn.invars]
+    out = eqn.outvars[0].aval.shape
     if name == "dot_general":
         return Dense(params, side, entries, shapes[1 - side])
     if name == "conv_general_dilated" and side == 1:

@@ -5,12 +5,12 @@ gauge is Euclidean; otherwise, and where no leaf of the model is understood, the
 \(A\).
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .._base.tree import split
 from .._rows.gauge import EuclideanGauge
@@ -25,16 +25,16 @@ WORKSPACE = 2**25
 
 
 def analyse(rows: Rows) -> Rows:
-    """Walk the model's program, once: the rows that are returned carry what was found."""
+    """Return the rows with an analysis of the model's program, which runs once."""
     if rows.analysis is not None:
         return rows
     return rows.analysed(_walk(rows) if _usable(rows) else None)
 
 
 def find(rows: Rows, single: bool = False) -> Layout | None:
-    """Return what of the model is understood; `None` if nothing is, or if it cannot be used.
+    """Return how the leaves are kept; `None` if none has factors or products that can be used.
 
-    `single`: whether factors must have one position (for G).
+    With `single` factors must have one position (for G).
     """
     walked = walk_of(rows)
     if walked is None:
@@ -50,6 +50,7 @@ def walk_of(rows: Rows) -> Walk | None:
 
 
 def _usable(rows: Rows) -> bool:
+    """Return whether each sample has a program and a root of its own, in the Euclidean gauge."""
     return (
         isinstance(rows.gauge, EuclideanGauge)
         and isinstance(rows.root, BlockRoot)
@@ -58,6 +59,7 @@ def _usable(rows: Rows) -> bool:
 
 
 def _walk(rows: Rows) -> Walk:
+    """Return the walk through the program of one sample."""
     like = rows.structure
     leaves = [
         jax.ShapeDtypeStruct(shape, dtype)
@@ -74,20 +76,21 @@ def structured_factors(
     return _factors(rows, plan, _samples(rows, 1.0 if scale is None else scale))
 
 
-def _samples(rows: Rows, scale: Any) -> Any:
+def _samples(rows: Rows, scale: Array | float) -> PyTree:
     """Return inputs, roots and scales of the rows of each sample."""
     assert isinstance(rows.root, BlockRoot)
     scale = jnp.where(rows.active, scale, 0.0).astype(rows.dtype)
     return _inputs(rows), rows.root.roots, scale.reshape(rows.count, -1)
 
 
-def _factors(rows: Rows, plan: Layout, samples: Any) -> Factors:
+def _factors(rows: Rows, plan: Layout, samples: PyTree) -> Factors:
+    """Return the factors of some samples."""
     leaves = jax.tree.leaves(split(rows.params)[0])
     q = _rows_per_sample(rows)
 
     def one(inputs, root, scale):
         def pull(w):
-            # Scaled before it is pulled back: afterwards it would be a pass through all factors.
+            # Scaled before it is pulled back: afterwards this would be a pass through all factors.
             return jax.tree.leaves(root.unit((scale * w).astype(rows.linear.like.dtype)))
 
         return sample_factors(plan, leaves, inputs, pull, q, rows.dtype)
@@ -96,12 +99,12 @@ def _factors(rows: Rows, plan: Layout, samples: Any) -> Factors:
 
 
 def structured_rows(rows: Rows, plan: Layout) -> Float[Array, "m P"]:
-    """Return Â of a model without factors, the parameters in the order of the plan."""
+    """Return Â of a plan without factors, the parameters in the order of the plan."""
     return structured_factors(rows, plan).rows.reshape(rows.shape[0], -1)
 
 
 def structured_metric(rows: Rows, plan: Layout) -> Float[Array, "P P"]:
-    """Return G, lower triangle, in the order of the factors."""
+    """Return the lower triangle of G, the parameters in the order of the plan."""
     sizes = [group.order.shape for group in plan.factors]
     sizes += [(1, plan.row_size)] if plan.row_size else []
     per_sample = sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
@@ -114,14 +117,16 @@ def structured_metric(rows: Rows, plan: Layout) -> Float[Array, "P P"]:
 
 
 def _rows_per_sample(rows: Rows) -> int:
+    """Return q."""
     return rows.shape[0] // rows.count
 
 
 def _inputs(rows: Rows) -> list[Array]:
+    """Return the arrays among the inputs."""
     return jax.tree.leaves(eqx.filter(rows.objective.batch.inputs, eqx.is_array))
 
 
-def _one(rows: Rows):
+def _one(rows: Rows) -> Callable[[list[Array], list[Array]], list[Array]]:
     """Return the outputs of one sample as a function of parameter leaves and input leaves."""
     treedef = rows.structure.treedef
     carried = split(rows.params)[1]

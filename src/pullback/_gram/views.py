@@ -1,9 +1,9 @@
-"""Where the entries of a parameter leaf go: transposed, sliced, reshaped, broadcast.
+"""Arrays of a program that rearrange one parameter leaf: transposed, sliced, reshaped, broadcast.
 
-A *view* is an array of the program whose entries are entries of one parameter leaf. It is known by
-their positions: an integer array of the same shape, in which an axis along which the view was
-broadcast has length one. The rules below do to the positions what the program does to the values,
-in NumPy, while tracing.
+A *view* is an array of the program whose entries are entries of one parameter leaf. It is described
+by their indices: an integer array of the same shape, in which an axis along which the view was
+broadcast has length one. The rules below do to the indices what the program does to the values, in
+NumPy, while tracing.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ def reshaped(
     if name == "transpose":
         return View(view.leaf, entries.transpose(params["permutation"]))
     if name == "broadcast_in_dim":
-        # Axes that grow are broadcast; so are new ones. An axis that was broadcast before stays so.
+        # New axes and axes that grow are broadcast. An axis that was broadcast before stays so.
         into = [1] * len(params["shape"])
         for axis, length in zip(params["broadcast_dimensions"], entries.shape, strict=True):
             into[axis] = length

@@ -1,38 +1,47 @@
-"""Find, in the program of one sample, the products that take a parameter; run the program with a
-tap at each of them.
+"""Finds the products with parameters in the program of one sample, and runs it with taps there.
 
 A *tap* is a zero added to the result of a product: the derivative with respect to it is the
-cotangent there. A leaf that is used in any way not understood here is *free*: automatic
-differentiation gives its rows. So every leaf is right, and a leaf that is understood is fast.
+cotangent there. A leaf that is used in any other way is *free*: automatic differentiation gives its
+rows. So the rows of every leaf are right, and those of a leaf with products only are fast.
 
-Calls are written out in place, the body of a loop is tapped at every turn (the turns are
-positions), and equations with derivative rules of their own are left whole: a parameter that enters
-one is free.
+Calls are inlined, the body of a loop is tapped at every iteration (the iterations are positions),
+and equations with derivative rules of their own are left whole: a parameter that enters one is
+free.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
-from .._compat.jaxpr import Loop, Program, called, evaluate, has_effects, is_literal, loop, trace
-from .products import AbstractProduct, product
+from .._compat.jaxpr import (
+    JaxEquation,
+    Loop,
+    Program,
+    called,
+    evaluate,
+    has_effects,
+    is_literal,
+    loop,
+    trace,
+)
+from .products import AbstractParameterProduct, product
 from .views import View, reshaped, whole
 
-Path = tuple[int, ...]
-"""An equation: its number in the program, then in the program it calls, and so on."""
+Path: TypeAlias = tuple[int, ...]
+"""The place of an equation: its number in the program, then in the program it calls, and so on."""
 
 
 class Use(NamedTuple):
-    """One product of a leaf, the loops around it, and the parameter that is added to it."""
+    """One product with a leaf, the loops around it, and the parameter that is added to it."""
 
     path: Path
     side: int
-    product: AbstractProduct
+    product: AbstractParameterProduct
     leaf: int
     loops: tuple[int, ...]
     shape: tuple[int, ...]
@@ -41,12 +50,12 @@ class Use(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """The number of positions, turns of loops included."""
+        """The number of positions, iterations of loops included."""
         return self.product.positions * math.prod(self.loops)
 
 
 class Walk(NamedTuple):
-    """What was found: the uses of each leaf that is understood, and why the others are free."""
+    """The uses of each leaf with products only, and the reasons why the other leaves are free."""
 
     program: Program
     uses: dict[int, list[Use]]
@@ -55,15 +64,16 @@ class Walk(NamedTuple):
     def run(
         self, leaves: Sequence[Array], inputs: Sequence[Array], taps: dict[Path, Array]
     ) -> tuple[list[Any], dict[tuple[Path, int], Array]]:
-        """The outputs with the taps added, and the other factor of each product by path and side,
-        loops as leading axes.
+        """The outputs with the taps added, and the other factor of each product by path and side.
+
+        Loops are leading axes of a factor.
         """
         uses = [use for group in self.uses.values() for use in group if use.path in taps]
         return _run(self.program, [*leaves, *inputs], taps, uses, ())
 
 
 def walk(function: Callable, leaves: Sequence[Any], inputs: Sequence[Any]) -> Walk:
-    """Look at a function of parameter leaves and inputs."""
+    """The uses of parameter leaves in a function of parameter leaves and inputs."""
     program = trace(function, list(leaves), list(inputs))
     search = _Search()
     count = len(leaves)
@@ -79,7 +89,7 @@ def walk(function: Callable, leaves: Sequence[Any], inputs: Sequence[Any]) -> Wa
 
 
 class _Search:
-    """The static walk; collects uses and reasons."""
+    """The walk through a program, which collects uses and reasons."""
 
     def __init__(self):
         self.uses: list[Use] = []
@@ -88,18 +98,20 @@ class _Search:
     def visit(
         self, program: Program, views: Sequence[View | None], path: Path, loops: tuple[int, ...]
     ) -> list[View | None]:
+        """Collect the uses in a program whose inputs are views; return the views it returns."""
         env: dict[Any, View] = {
             name: view for name, view in zip(program.inputs, views, strict=True) if view is not None
         }
         counts = Counter(v for eqn in program.jaxpr.eqns for v in eqn.invars if not is_literal(v))
         counts.update(v for v in program.outputs if not is_literal(v))
-        # What is the result of a product, rearranged and used once: the number of the use, and the
-        # entries of the result.
+        # Arrays that rearrange the result of a product and are used once. They are views too: the
+        # leaf is the number of the use, the entries are those of the result.
         made: dict[Any, View] = {}
         for number, eqn in enumerate(program.jaxpr.eqns):
             args = [None if is_literal(v) else env.get(v) for v in eqn.invars]
             here = (*path, number)
-            inner, turns = called(eqn), loop(eqn)
+            inner = called(eqn)
+            turns = loop(eqn)
             if inner is not None and any(args):
                 for name, view in zip(
                     eqn.outvars, self.visit(inner, args, here, loops), strict=True
@@ -123,6 +135,7 @@ class _Search:
     def _loop(
         self, turns: Loop, args: list[View | None], path: Path, loops: tuple[int, ...]
     ) -> None:
+        """Collect the uses in the body of a loop, to which only constants pass as parameters."""
         for view in args[turns.consts :]:
             if view is not None:
                 self.free.setdefault(view.leaf, "it is carried or scanned over by a loop")
@@ -131,10 +144,21 @@ class _Search:
             if view is not None:
                 self.free.setdefault(view.leaf, "it is a result of a loop")
 
-    def _equation(self, eqn, args, path, loops, env, made, counts) -> None:
-        name, out = eqn.primitive.name, eqn.outvars[0].aval
+    def _equation(
+        self,
+        eqn: JaxEquation,
+        args: list[View | None],
+        path: Path,
+        loops: tuple[int, ...],
+        env: dict[Any, View],
+        made: dict[Any, View],
+        counts: Counter,
+    ) -> None:
+        """Collect the uses in one equation with a parameter among its arguments."""
+        name = eqn.primitive.name
+        out = eqn.outvars[0].aval
         if len(eqn.outvars) == 1 and len(args) == 1:
-            view = _rearranged(eqn, args[0])
+            view = None if args[0] is None else _rearranged(eqn, args[0])
             if view is not None:
                 env[eqn.outvars[0]] = view
                 return
@@ -157,12 +181,12 @@ class _Search:
                 Use(path, side, found, view.leaf, loops, tuple(out.shape), out.dtype, None)
             )
 
-    def _shift(self, eqn, args, made) -> bool:
-        """A bias: added to a product that goes nowhere else, so that the cotangent is the same
-        there. Its factor is one.
-        """
-        side = next(k for k, view in enumerate(args) if view is not None)
-        other, view = eqn.invars[1 - side], args[side]
+    def _shift(self, eqn: JaxEquation, args: list[View | None], made: dict[Any, View]) -> bool:
+        """Whether an addition is a bias; then it is noted with its product."""
+        # A bias is added to a product that is used nowhere else, so that the cotangent is the same
+        # at both. Its factor is one.
+        side, view = next((k, view) for k, view in enumerate(args) if view is not None)
+        other = eqn.invars[1 - side]
         if args[1 - side] is not None or is_literal(other) or other not in made:
             return False
         number, where = made[other]
@@ -178,9 +202,7 @@ class _Search:
         return True
 
     def finish(self, program: Program, shapes: Sequence[tuple[int, ...]]) -> Walk:
-        """Keep the leaves all of whose uses are understood and cover each entry by one product of
-        one form.
-        """
+        """Keep the leaves that enter products of one form only, with each entry in them."""
         shifts = Counter(use.shift.leaf for use in self.uses if use.shift is not None)
         leaves: dict[int, list[Use]] = {}
         for use in self.uses:
@@ -191,8 +213,8 @@ class _Search:
             elif not _one_form(uses, shapes[leaf]):
                 self.free.setdefault(leaf, "its products have different forms")
         kept = {leaf: uses for leaf, uses in leaves.items() if leaf not in self.free}
-        # A shift stays with its product if that is the only product of the weight, and the only use
-        # of the shift.
+        # A shift stays with its product if that product is the only one of the weights, and the
+        # only use of the shift.
         for leaf, uses in kept.items():
             kept[leaf] = [self._settle(use, len(uses), shifts, shapes) for use in uses]
         folded = {use.shift.leaf for uses in kept.values() for use in uses if use.shift is not None}
@@ -207,25 +229,24 @@ class _Search:
     def _settle(
         self, use: Use, siblings: int, shifts: Counter, shapes: Sequence[tuple[int, ...]]
     ) -> Use:
+        """A use with its shift, or without it if the shift has another use."""
         shift = use.shift
         if shift is None:
             return use
         alone = siblings == 1 and shifts[shift.leaf] == 1 and shift.leaf not in self.free
-        return (
-            use
-            if alone and shift.entries.size == math.prod(shapes[shift.leaf])
-            else use._replace(shift=None)
-        )
+        whole_leaf = shift.entries.size == math.prod(shapes[shift.leaf])
+        return use if alone and whole_leaf else use._replace(shift=None)
 
 
-def _rearranged(eqn: Any, view: View) -> View | None:
+def _rearranged(eqn: JaxEquation, view: View) -> View | None:
+    """The view that an equation of one argument makes; `None` if it does more than rearrange."""
     return reshaped(
         eqn.primitive.name, eqn.params, view, eqn.invars[0].aval.shape, eqn.outvars[0].aval
     )
 
 
 def _one_form(uses: list[Use], shape: tuple[int, ...]) -> bool:
-    """Whether the products of a leaf all have the same entries in the same places, and all of them."""
+    """Whether all products of a leaf have all of its entries, in the same places."""
     first = uses[0].product
     if first.entries.size != math.prod(shape) or first.entries.size == 0:
         return False
@@ -238,11 +259,9 @@ def _one_form(uses: list[Use], shape: tuple[int, ...]) -> bool:
 
 
 def _run(
-    program: Program, values: Sequence[Any], taps: dict[Path, Any], uses: list[Use], path: Path
-):
-    """Evaluate a program with taps; what is recorded is the other factor of each use, loops as
-    leading axes.
-    """
+    program: Program, values: Sequence[Any], taps: dict[Path, Array], uses: list[Use], path: Path
+) -> tuple[list[Any], dict[tuple[Path, int], Array]]:
+    """The results of a program with taps, and the other factor of each use in it."""
     env = dict(zip(program.inputs, values, strict=True)) | dict(
         zip(program.jaxpr.constvars, program.consts, strict=True)
     )
@@ -252,7 +271,8 @@ def _run(
 
     seen: dict[tuple[Path, int], Array] = {}
     for number, eqn in enumerate(program.jaxpr.eqns):
-        here, args = (*path, number), [read(v) for v in eqn.invars]
+        here = (*path, number)
+        args = [read(v) for v in eqn.invars]
         inside = any(
             tap[: len(here)] == here and tap != here for tap in (*taps, *(use.path for use in uses))
         )
@@ -275,16 +295,15 @@ def _run(
     return [read(v) for v in program.outputs], seen
 
 
-def _run_loop(turns: Loop, args: Sequence[Any], taps: dict[Path, Any], uses: list[Use], path: Path):
-    """A loop whose body is tapped: the taps are scanned over, what the body records comes out
-    stacked.
-    """
+def _run_loop(
+    turns: Loop, args: Sequence[Any], taps: dict[Path, Array], uses: list[Use], path: Path
+) -> tuple[list[Any], dict[tuple[Path, int], Array]]:
+    """The results of a loop whose body is tapped, and the other factors in it, stacked."""
+    # The taps are scanned over: each iteration has its own.
     within = {key: tap for key, tap in taps.items() if key[: len(path)] == path}
     consts = args[: turns.consts]
-    carry, scanned = (
-        args[turns.consts : turns.consts + turns.carry],
-        args[turns.consts + turns.carry :],
-    )
+    carry = args[turns.consts : turns.consts + turns.carry]
+    scanned = args[turns.consts + turns.carry :]
 
     def body(carry, slices):
         scanned, within = slices

@@ -13,7 +13,7 @@ from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
-from .._problem.validate import check_batch
+from .._problem.validate import check_inputs, check_outputs
 from .._rows.linearise import Linearisation, linearise
 from .._rows.rows import Rows, rows_at
 from ..metric._base import AbstractLikelihood
@@ -60,18 +60,18 @@ def evaluate(
     penalty: Callable[[Params], Scalar] | None = None,
 ) -> Evaluation:
     """Linearise, differentiate the loss, lift; R(θ) = `penalty` is added to the loss."""
-    # Shapes are checked while tracing, so that a second call does not trace the model again.
-    check_batch(problem, params, batch)
+    check_inputs(batch)
     objective = problem.at(batch)
     if metric_batch is None:
         rows = _rows(objective, params, memory)
         linear = rows.linear
     else:
-        check_batch(problem, params, metric_batch)
+        check_inputs(metric_batch)
         rows = _rows(problem.at(metric_batch), params, memory)
         moving, carried = split(params)
         outputs = lambda p: objective.outputs(eqx.combine(p, carried))
         linear = linearise(outputs, moving, rows.structure)
+        check_outputs(objective, linear.outputs)
     value, c = problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:

@@ -65,12 +65,11 @@ def compute(
     stats, result = sub.judge(check_samples)
     evaluation = sub.evaluation
     like = evaluation.rows.structure
-    assert sub.natural is not None
     return NaturalGradient(
-        vector=like.unravel(sub.natural),
+        vector=like.unravel(sub.solution),
         value=evaluation.value,
         covector=like.unravel(evaluation.covector),
-        pushforward=evaluation.linear.pushforward(sub.natural.astype(like.dtype)),
+        pushforward=evaluation.linear.pushforward(sub.solution.astype(like.dtype)),
         result=result,
         stats=stats,
     )

@@ -26,7 +26,7 @@ from .._base.types import (
     Vector,
 )
 from .._problem.composite import Composite
-from .._problem.validate import check_batch, is_traced, validate
+from .._problem.validate import check_inputs, is_traced, validate
 from .._rows.rows import MEMORY, Rows, rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -238,7 +238,7 @@ def pullback(
     """
     params, data = validate(problem, params, batch)
     strategy = Strategy(inverse, solver, memory)
-    check_batch(problem, params, data)
+    check_inputs(data)
     return PullbackMetric(rows_at(problem.at(data), params, memory), strategy)
 
 

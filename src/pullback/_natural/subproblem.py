@@ -67,7 +67,7 @@ class Subproblem(eqx.Module):
     constraint: Callable[[Params], Params] | None = None
     aim: Callable[["Subproblem"], Flat] | None = None
     """The direction, of a momentum; `None` for the natural gradient step."""
-    bend: float | None = eqx.field(static=True, default=None)
+    bend: float | Scalar | None = None
     """The largest ratio of acceleration to velocity of a bent curve; `None` for straight lines."""
 
     @property
@@ -86,6 +86,16 @@ class Subproblem(eqx.Module):
         return self.factorised.damping
 
     # ---- solutions ------------------------------------------------------------------------------
+
+    @property
+    def solution(self) -> Flat:
+        """δ; raises a `ValueError` where the inverse waits for a damping."""
+        if self.natural is None:
+            raise ValueError(
+                "this subproblem is factorised for a rule that damps (`AbstractStep.factorises` "
+                "returned `Dampable(...)`): take `sub.damped(λ)` first."
+            )
+        return self.natural
 
     def solve(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
         """Return A⁺(e^ℓ r) + G⁺ g for any right-hand sides.
@@ -132,17 +142,14 @@ class Subproblem(eqx.Module):
         """
         return eqx.tree_at(lambda s: s.aim, self, aim, is_leaf=lambda x: x is None)
 
-    def bent(self, bound: float) -> "Subproblem":
+    def bent(self, bound: float | Scalar) -> "Subproblem":
         """Return the same subproblem, with curves along which the outputs move straight.
 
         **Arguments:**
 
         - `bound`: the largest ‖a‖/‖d‖ with which the second order is used.
         """
-        return Subproblem(
-            self.evaluation, self.factorised, self.natural, self.penalty, self.constraint, self.aim,
-            bound,
-        )  # fmt: skip
+        return eqx.tree_at(lambda s: s.bend, self, bound, is_leaf=lambda x: x is None)
 
     def judge(self, check_samples: bool = False) -> tuple[Stats, RESULTS]:
         """Return the statistics of the solution, and whether anything went wrong on the way to it.
@@ -151,9 +158,8 @@ class Subproblem(eqx.Module):
 
         - `check_samples`: whether to compare the batch with single samples.
         """
-        assert self.natural is not None
         # Reports are constants: nobody differentiates a certificate.
-        evaluation, factorised, vector = stop((self.evaluation, self.factorised, self.natural))
+        evaluation, factorised, vector = stop((self.evaluation, self.factorised, self.solution))
         stats = statistics(evaluation, factorised, vector)
         return stats, outcome(evaluation, factorised, vector, stats, check_samples)
 
@@ -163,8 +169,7 @@ class Subproblem(eqx.Module):
         """Return the step d: -δ, or what a momentum makes of it."""
         if self.aim is not None:
             return self.aim(self)
-        assert self.natural is not None
-        return -self.natural
+        return -self.solution
 
     def correction(self, previous: Flat) -> Flat:
         """Return the step d of least (d - p)ᵀW(d - p) among those that minimise q, W the gauge.
@@ -176,8 +181,7 @@ class Subproblem(eqx.Module):
 
         - `previous`: p.
         """
-        assert self.natural is not None
-        return previous - self.natural - self.solve(self.unit_push(previous), None)
+        return previous - self.solution - self.solve(self.unit_push(previous), None)
 
     def curve(self, d: Flat) -> Curve:
         r"""Return the curve that sets out along d.
@@ -193,7 +197,8 @@ class Subproblem(eqx.Module):
         if self.bend is None:
             return Curve(d, None)
         a = self.acceleration(d)
-        return Curve(d, jnp.where(self.curvature(d, a) <= self.bend, a, 0.0))
+        small = self.curvature(d, a) <= jnp.asarray(self.bend, self.dtype)
+        return Curve(d, jnp.where(small, a, 0.0))
 
     def acceleration(self, d: Flat) -> Flat:
         """Return a of `curve`.

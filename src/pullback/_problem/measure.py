@@ -1,18 +1,19 @@
 r"""How samples are averaged: \(\sum_i w_i\), the one place where \(1/N\) lives.
 
-The same weights average a per-sample loss and the metric, so that the factor between them cannot
-come apart. A sample of weight zero is absent: whatever it contains, even NaN, it does not enter.
+The same weights average a per-sample loss and the metric, so that the two cannot differ by a
+factor. A sample of weight zero is absent: nothing depends on what it contains, not even on a NaN.
 """
 
 import abc
 from typing import ClassVar
 
 import equinox as eqx
-import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
+from .._base import checks
 from .._base.types import Scalar
 
 
@@ -23,7 +24,7 @@ class AbstractMeasure(eqx.Module):
     """Whether every weight is positive, so that no sample can be absent."""
 
     @abc.abstractmethod
-    def weights(self, count: int, dtype) -> Float[Array, " N"]:
+    def weights(self, count: int, dtype: DTypeLike) -> Float[Array, " N"]:
         """The weight of each sample.
 
         **Arguments:**
@@ -33,7 +34,7 @@ class AbstractMeasure(eqx.Module):
         """
 
     def total(self, values: Float[Array, " N"]) -> Scalar:
-        """The integral of one number per sample; absent samples do not count, whatever their value.
+        """The integral of one number per sample; values of absent samples are ignored.
 
         **Arguments:**
 
@@ -44,7 +45,7 @@ class AbstractMeasure(eqx.Module):
 
 
 class Mean(AbstractMeasure):
-    """Every sample counts 1/N."""
+    """The weight 1/N for every sample."""
 
     positive: ClassVar[bool] = True
 
@@ -53,7 +54,7 @@ class Mean(AbstractMeasure):
 
 
 class Sum(AbstractMeasure):
-    """Every sample counts 1."""
+    """The weight 1 for every sample."""
 
     positive: ClassVar[bool] = True
 
@@ -62,8 +63,9 @@ class Sum(AbstractMeasure):
 
 
 class Weights(AbstractMeasure):
-    """Every sample counts what is given: importance or quadrature weights, or 0 and 1 for padding.
-    They are not normalised.
+    """Given weights: importance or quadrature weights, or 0 and 1 for padding.
+
+    The weights are not normalised: `Weights(jnp.full(N, 1 / N))` is `Mean()`.
     """
 
     values: Float[Array, " N"]
@@ -77,22 +79,23 @@ class Weights(AbstractMeasure):
         - `values`: one weight per sample, finite and not negative.
         """
         values = jnp.asarray(values)
+        example = "Weights(jnp.array([1.0, 0.5, 0.0]))"
         if values.ndim != 1 or not jnp.issubdtype(values.dtype, jnp.floating):
-            raise ValueError(
-                f"Weights takes a 1-D floating array, one weight a sample, got {values.dtype} of shape {values.shape}."
-            )
-        if not isinstance(values, jax.core.Tracer) and not np.all(
-            np.isfinite(values) & (np.asarray(values) >= 0)
-        ):
-            raise ValueError(
-                "Weights must be finite and >= 0; to leave a sample out give it the weight 0."
-            )
+            kind = f"{values.dtype} of shape {values.shape}"
+            wanted = f"a floating vector, one weight per sample, not {kind}"
+            raise checks.error("Weights", "values", values, wanted, example)
+        if checks.is_concrete(values):
+            numbers = np.asarray(values)
+            if not np.all(np.isfinite(numbers) & (numbers >= 0)):
+                wanted = "finite and >= 0; the weight 0 leaves a sample out"
+                raise checks.error("Weights", "values", values, wanted, example)
         self.values = values
 
     def weights(self, count, dtype):
         if count != self.values.shape[0]:
             raise ValueError(
-                f"the measure has {self.values.shape[0]} weights, but the leading axis of the batch has {count} samples. "
-                f"Pass one weight per sample: measure=pullback.Weights(w) with w of shape ({count},)."
+                f"the measure has {self.values.shape[0]} weights, but the leading axis of the "
+                f"batch has {count} samples. Pass one weight per sample: "
+                f"measure=pullback.Weights(w) with w of shape ({count},)."
             )
         return self.values.astype(dtype)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._base.tree import refuse_complex, split
-from .._base.types import Params
+from .._base.types import Outputs, Params
 from .batch import Batch, as_batch, sample_count
-from .composite import Composite
+from .composite import Composite, Objective
 
 
 def is_traced(tree: Any) -> bool:
@@ -61,29 +61,39 @@ def check_params(params: Params) -> Params:
 
 
 def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
-    """Raise a `ValueError` if the shapes of a batch do not fit the model."""
+    """Raise a `ValueError` if the shapes of a batch do not fit the model, which is traced for it."""
+    check_inputs(batch)
+    outputs = eqx.filter_eval_shape(problem.outputs, params, batch.inputs)
+    check_outputs(problem.at(batch), outputs)
+
+
+def check_inputs(batch: Batch) -> None:
+    """Raise a `ValueError` if a batch is complex or its leading axes disagree."""
     refuse_complex(batch.inputs, "batch inputs")
     refuse_complex(batch.targets, "batch targets")
-    count = sample_count(batch)
-    outputs = eqx.filter_eval_shape(problem.outputs, params, batch.inputs)
-    moving = [x for x in jax.tree.leaves(outputs) if isinstance(x, jax.ShapeDtypeStruct)]
-    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in moving):
+    sample_count(batch)
+
+
+def check_outputs(objective: Objective, outputs: Outputs) -> None:
+    """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
+    arrays = [x for x in jax.tree.leaves(outputs) if hasattr(x, "dtype")]
+    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays):
         raise ValueError(
             "the outputs of the model are complex: return real and imaginary parts, e.g. "
             "jnp.stack([z.real, z.imag], -1)."
         )
-    if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in moving):
+    if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in arrays):
         raise ValueError("the model returns no floating array: nothing to differentiate.")
-    if count is None:
+    if not objective.has_data:
         return
-    bad = [x.shape for x in moving if x.ndim == 0 or x.shape[0] != count]
+    count = objective.count
+    bad = [x.shape for x in arrays if x.ndim == 0 or x.shape[0] != count]
     if bad:
         raise ValueError(
             f"the leading axis of every output must be the sample axis, {count} samples, got "
             f"output shapes {bad}. A model of one sample is batched by jax.vmap: "
             "model=lambda params, x: jax.vmap(f, (None, 0))(params, x)."
         )
-    problem.measure.weights(count, jnp.result_type(float))
 
 
 def _arrays(tree: Any) -> Any:

@@ -20,9 +20,9 @@ from .mirror import EuclideanMirror as EuclideanMirror
 from .mirror import KLMirror as KLMirror
 from .mirror import ReverseKLMirror as ReverseKLMirror
 from .mirror import mirror_step as mirror_step
+from .point import ProximalStep as ProximalStep
 from .products import gauss_newton as gauss_newton
 from .products import generalised_gauss_newton as generalised_gauss_newton
-from .steps import ProximalStep as ProximalStep
 from .steps import damped_newton_step as damped_newton_step
 from .steps import implicit_step as implicit_step
 from .steps import linearised_proximal_step as linearised_proximal_step

@@ -1,13 +1,12 @@
 r"""Minimise a smooth function of a few variables to the end, with a certificate: Newton's method
 with \(|H|\) and backtracking.
 
-The step is \(-|H|^+ g\), \(|H|\) the Hessian with the absolute values of its eigenvalues, hence a
-descent direction off critical points; directions in which \(H\) is numerically zero do not move.
+The step is \(-|H|^+ g\), with \(|H|\) the Hessian with the absolute values of its eigenvalues, hence
+a descent direction off critical points; directions in which \(H\) is numerically zero do not move.
 The certificate is the gradient at the end and the least eigenvalue of the Hessian there.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,12 +15,14 @@ from jaxtyping import Array
 
 from .._base.types import Count, Flat, Scalar
 
+HALVINGS = 40
+"""How often a step is halved before the minimisation stops."""
+
 
 class Minimum(eqx.Module):
     """Where a minimisation ended."""
 
     point: Flat
-    value: Scalar
     gradient: Scalar
     """The norm of the gradient."""
     least: Scalar
@@ -31,10 +32,15 @@ class Minimum(eqx.Module):
 
 
 def minimise(
-    function: Callable[[Flat], Scalar], start: Flat, scale: Any, rtol: Any, max_steps: int
+    function: Callable[[Flat], Scalar],
+    start: Flat,
+    scale: Scalar,
+    rtol: float,
+    max_steps: int,
 ) -> Minimum:
-    """Minimise."""
+    """Minimise from a point until the norm of the gradient is at most `rtol · scale`."""
     slope = jax.grad(function)
+    eps = jnp.finfo(start.dtype).eps
 
     def spectrum(x):
         values, vectors = jnp.linalg.eigh(jax.hessian(function)(x))
@@ -44,42 +50,38 @@ def minimise(
         x, g, steps, _ = carry
         values, vectors, largest = spectrum(x)
         size = jnp.abs(values)
-        kept = size > x.size * jnp.finfo(x.dtype).eps * largest
-        step = -(vectors @ (jnp.where(kept, 1 / jnp.where(kept, size, 1.0), 0.0) * (vectors.T @ g)))
-        value, decrease = function(x), jnp.vdot(g, step)
+        kept = size > x.size * eps * largest
+        inverse = jnp.where(kept, 1 / jnp.where(kept, size, 1.0), 0.0)
+        step = -(vectors @ (inverse * (vectors.T @ g)))
+        value = function(x)
+        decrease = jnp.vdot(g, step)
         # Near the end differences of values are rounding, and not only of the value itself: a
         # divergence is a small sum of terms of order one, with a weight before it. In a bowl, with
         # next to nothing left to gain, the gradient decides.
-        bowl = values[0] >= -x.size * jnp.finfo(x.dtype).eps * largest
-        last = bowl & (-decrease <= jnp.sqrt(jnp.finfo(x.dtype).eps) * (1 + jnp.abs(value)))
+        bowl = values[0] >= -x.size * eps * largest
+        last = bowl & (-decrease <= jnp.sqrt(eps) * (1 + jnp.abs(value)))
 
         def too_long(state):
             length, tries = state
             new = function(x + length * step)
             shrinks = jnp.linalg.norm(slope(x + length * step)) < jnp.linalg.norm(g)
             fine = (new <= value + 1e-4 * length * decrease) | (last & shrinks)
-            return ~(fine & jnp.isfinite(new)) & (tries < 40)
+            return ~(fine & jnp.isfinite(new)) & (tries < HALVINGS)
 
-        length, tries = jax.lax.while_loop(
-            too_long, lambda s: (s[0] / 2, s[1] + 1), (jnp.ones((), x.dtype), 0)
-        )
-        stuck = tries >= 40
+        halve = lambda state: (state[0] / 2, state[1] + 1)
+        length, tries = jax.lax.while_loop(too_long, halve, (jnp.ones((), x.dtype), 0))
+        stuck = tries >= HALVINGS
         x = jnp.where(stuck, x, x + length * step)
         return x, slope(x), steps + 1, stuck
 
     def unfinished(carry):
         _, g, steps, stuck = carry
-        return (
-            (jnp.linalg.norm(g) > rtol * scale)
-            & (steps < max_steps)
-            & ~stuck
-            & jnp.all(jnp.isfinite(g))
-        )
+        long = jnp.linalg.norm(g) > rtol * scale
+        return long & (steps < max_steps) & ~stuck & jnp.all(jnp.isfinite(g))
 
-    x, g, steps, _ = jax.lax.while_loop(
-        unfinished, body, (start, slope(start), jnp.asarray(0, jnp.int32), jnp.asarray(False))
-    )
+    first = (start, slope(start), jnp.asarray(0, jnp.int32), jnp.asarray(False))
+    x, g, steps, _ = jax.lax.while_loop(unfinished, body, first)
     values, _, largest = spectrum(x)
     norm = jnp.linalg.norm(g)
     least = values[0] / jnp.where(largest > 0, largest, 1.0)
-    return Minimum(x, function(x), norm, least, steps, norm <= rtol * scale)
+    return Minimum(x, norm, least, steps, norm <= rtol * scale)

@@ -20,16 +20,20 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
+from .._base.checks import function, instance, positive
 from .._base.results import RESULTS, successful_if
 from .._base.tree import split, structure
-from .._base.types import Covector, Params, Scalar
+from .._base.types import Covector, Flat, Params, Scalar
+from .._compat.xla import jit
+from .._problem.batch import Batch
 from .._problem.composite import Composite
+from .._problem.validate import validate
 from .minimise import minimise
-from .steps import ProximalStep, _close, _loss, _open
+from .point import Point, ProximalStep, raised
+from .steps import half_square
 
 
 class AbstractMirror(eqx.Module):
@@ -37,23 +41,22 @@ class AbstractMirror(eqx.Module):
 
     @abc.abstractmethod
     def move(self, params: Params, covector: Covector) -> tuple[Params, RESULTS]:
-        """The u with ∇ρ(u, params) = -covector (up to what the constraint of the set adds), on
-        coordinates only.
+        """Return the u with ∇ρ(u, params) = -covector, up to what the constraint of the set adds.
 
         **Arguments:**
 
-        - `params`: the floating leaves of the point.
+        - `params`: the differentiable leaves of the point.
         - `covector`: g/λ.
         """
 
     @abc.abstractmethod
     def divergence(self, u: Params, params: Params) -> Scalar:
-        """ρ(u, params).
+        """Return ρ(u, params).
 
         **Arguments:**
 
         - `u`: the point that moves.
-        - `params`: the one it is compared with.
+        - `params`: the point that `u` is compared with.
         """
 
 
@@ -64,23 +67,24 @@ class EuclideanMirror(AbstractMirror):
         return jax.tree.map(jnp.subtract, params, covector), RESULTS.successful
 
     def divergence(self, u, params):
-        like = structure(params)
-        return jnp.sum((like.ravel(u) - like.ravel(params)) ** 2) / 2
+        return half_square(u, params)
 
 
 def _on_simplex(params: Params) -> Any:
-    leaves = jax.tree.leaves(params)
-    fine = [
-        jnp.all(p >= 0)
-        & jnp.all(jnp.abs(jnp.sum(p, axis=-1) - 1) <= jnp.sqrt(jnp.finfo(p.dtype).eps))
-        for p in leaves
-    ]
+    """Return whether the last axis of every array is a probability vector."""
+
+    def one(p):
+        off = jnp.abs(jnp.sum(p, axis=-1) - 1)
+        return jnp.all(p >= 0) & jnp.all(off <= jnp.sqrt(jnp.finfo(p.dtype).eps))
+
+    fine = [one(p) for p in jax.tree.leaves(params)]
     return successful_if(jnp.all(jnp.stack(fine)), RESULTS.off_simplex)
 
 
 class KLMirror(AbstractMirror):
-    """KL(u ‖ θ) on the simplex (last axis of every array): multiplicative weights. A zero
-    probability stays zero.
+    """KL(u ‖ θ) on the simplex (last axis of every array): multiplicative weights.
+
+    A zero probability stays zero.
     """
 
     def move(self, params, covector):
@@ -91,8 +95,7 @@ class KLMirror(AbstractMirror):
         return jax.tree.map(one, params, covector), _on_simplex(params)
 
     def divergence(self, u, params):
-        one = lambda u, p: jnp.sum(jax.scipy.special.rel_entr(u, p))
-        return sum(jax.tree.leaves(jax.tree.map(one, u, params)))  # pyright: ignore[reportReturnType]
+        return _kl(u, params)
 
 
 class ReverseKLMirror(AbstractMirror):
@@ -102,19 +105,27 @@ class ReverseKLMirror(AbstractMirror):
         return jax.tree.map(_reverse, params, covector), _on_simplex(params)
 
     def divergence(self, u, params):
-        one = lambda u, p: jnp.sum(jax.scipy.special.rel_entr(p, u))
-        return sum(jax.tree.leaves(jax.tree.map(one, u, params)))  # pyright: ignore[reportReturnType]
+        return _kl(params, u)
+
+
+def _kl(u: Params, params: Params) -> Scalar:
+    """Return KL(u ‖ params), summed over all arrays."""
+    one = lambda u, p: jnp.sum(jax.scipy.special.rel_entr(u, p))
+    parts: list[Any] = jax.tree.leaves(jax.tree.map(one, u, params))
+    return sum(parts[1:], parts[0])
 
 
 def _reverse(p: Array, g: Array) -> Array:
-    """u = p/(g + ν) with Σu = 1. With a = g - min g over the support, s = ν + min g lies in (0, 1]:
-    Σ p/(a + s) falls through 1 there, by bisection in log s, then Newton.
+    """Return u = p/(g + ν) with Σu = 1.
+
+    With a = g - min g over the support, s = ν + min g lies in (0, 1], and Σ p/(a + s) falls through
+    1 there: bisection in log s, then one step of Newton's method.
     """
     support = p > 0
     a = g - jnp.min(jnp.where(support, g, jnp.inf), axis=-1, keepdims=True)
-    total = lambda s: jnp.sum(
-        jnp.where(support, p / jnp.where(support, a + s, 1.0), 0.0), axis=-1, keepdims=True
-    )
+    shifted = lambda s: jnp.where(support, a + s, 1.0)
+    moved = lambda s: jnp.where(support, p / shifted(s), 0.0)
+    total = lambda s: jnp.sum(moved(s), axis=-1, keepdims=True)
     low = jnp.log(jnp.finfo(p.dtype).tiny) * jnp.ones_like(a[..., :1])
 
     def halve(_, bracket):
@@ -125,11 +136,8 @@ def _reverse(p: Array, g: Array) -> Array:
 
     low, high = jax.lax.fori_loop(0, 64, halve, (low, jnp.zeros_like(low)))
     s = jnp.exp((low + high) / 2)
-    slope = -jnp.sum(
-        jnp.where(support, p / jnp.where(support, a + s, 1.0) ** 2, 0.0), axis=-1, keepdims=True
-    )
-    s = s - (total(s) - 1) / slope
-    return jnp.where(support, p / jnp.where(support, a + s, 1.0), 0.0)
+    slope = -jnp.sum(moved(s) / shifted(s), axis=-1, keepdims=True)
+    return moved(s - (total(s) - 1) / slope)
 
 
 class BregmanMirror(AbstractMirror):
@@ -138,12 +146,15 @@ class BregmanMirror(AbstractMirror):
     **Arguments:**
 
     - `phi`: a strictly convex function of the parameters.
-    - `inverse`: (∇φ)⁻¹, from dual coordinates to parameters; if left out, φ(u) - <dual, u> is
-        minimised by Newton's method.
+    - `inverse`: (∇φ)⁻¹, from dual coordinates to parameters; by default Newton's method minimises
+        φ(u) - <dual, u>.
     """
 
     phi: Callable[[Params], Scalar]
     inverse: Callable[[Params], Params] | None = None
+
+    def __check_init__(self):
+        function("BregmanMirror", "phi", self.phi, "BregmanMirror(lambda u: jnp.sum(u**2) / 2)")
 
     def move(self, params, covector):
         dual = jax.tree.map(jnp.subtract, jax.grad(self.phi)(params), covector)
@@ -153,7 +164,8 @@ class BregmanMirror(AbstractMirror):
             fine = jnp.all(jnp.isfinite(like.ravel(moved)))
             return moved, successful_if(fine, RESULTS.no_mirror_point)
         target = like.ravel(dual)
-        return _inner(lambda u: self.phi(like.unravel(u)) - jnp.vdot(target, u), params, covector)
+        inner = lambda u: self.phi(like.unravel(u)) - jnp.vdot(target, u)
+        return _minimum(inner, params, covector)
 
     def divergence(self, u, params):
         like = structure(params)
@@ -171,24 +183,28 @@ class DivergenceMirror(AbstractMirror):
 
     rho: Callable[[Params, Params], Scalar]
 
+    def __check_init__(self):
+        function("DivergenceMirror", "rho", self.rho, "DivergenceMirror(lambda u, params: ...)")
+
     def move(self, params, covector):
         like = structure(params)
         g = like.ravel(covector)
-        return _inner(
-            lambda u: self.rho(like.unravel(u), params) + jnp.vdot(g, u), params, covector
-        )
+        inner = lambda u: self.rho(like.unravel(u), params) + jnp.vdot(g, u)
+        return _minimum(inner, params, covector)
 
     def divergence(self, u, params):
         return self.rho(u, params)
 
 
-def _inner(function: Callable, params: Params, covector: Covector) -> tuple[Params, Any]:
+def _minimum(
+    inner: Callable[[Flat], Scalar], params: Params, covector: Covector
+) -> tuple[Params, Any]:
+    """Return the minimum of a function of flat parameters near a point, and whether it is one."""
     like = structure(params)
+    eps = jnp.finfo(like.dtype).eps
     scale = jnp.linalg.norm(like.ravel(covector))
-    found = minimise(
-        function, like.ravel(params), scale, float(jnp.finfo(like.dtype).eps) ** 0.6, 100
-    )
-    fine = found.converged & (found.least >= -jnp.sqrt(jnp.finfo(like.dtype).eps))
+    found = minimise(inner, like.ravel(params), scale, rtol=float(eps) ** 0.6, max_steps=100)
+    fine = found.converged & (found.least >= -jnp.sqrt(eps))
     return like.unravel(found.point), successful_if(fine, RESULTS.no_mirror_point)
 
 
@@ -197,11 +213,11 @@ def mirror_step(
     params: Params,
     batch: Any = None,
     *,
-    weight: Any,
+    weight: ArrayLike,
     mirror: AbstractMirror,
     throw: bool = True,
 ) -> ProximalStep:
-    """Mirror descent on the parameters: the loss to first order, the divergence exactly.
+    """Return the mirror step on the parameters: the loss to first order, the divergence exactly.
 
     **Arguments:**
 
@@ -210,25 +226,23 @@ def mirror_step(
     - `mirror`: `EuclideanMirror()`, `KLMirror()`, `ReverseKLMirror()`, `BregmanMirror(phi,
         inverse)` or `DivergenceMirror(rho)`.
     - `throw`: whether a failure raises (parameters off the simplex; dual coordinates outside their
-        range); otherwise look at `result`.
+        range); with `False`, check `result`.
     """
-    if not isinstance(mirror, AbstractMirror):
-        raise ValueError(f"mirror must be e.g. EuclideanMirror() or KLMirror(), got {mirror!r}.")
-    problem, params, data = _open(problem, params, batch, weight=weight)
-    return _close(
-        _mirror(problem, params, data, jnp.asarray(weight, structure(params).dtype), mirror), throw
-    )
+    positive("mirror_step", "weight", weight)
+    example = "mirror_step(..., mirror=KLMirror())"
+    instance("mirror_step", "mirror", mirror, AbstractMirror, "a mirror", example)
+    params, data = validate(problem, params, batch)
+    weight = jnp.asarray(weight, structure(params).dtype)
+    return raised(_mirror(problem, params, data, weight, mirror), throw)
 
 
-@eqx.filter_jit
-def _mirror(problem, params, data, weight, mirror):
-    loss, _, like = _loss(problem, params, data)
-    moving, carried = split(params)
-    g = like.unravel(jax.grad(loss)(like.ravel(params)) / weight)
-    moved, result = mirror.move(moving, g)
-    flat = like.ravel(moved)
+@jit
+def _mirror(
+    problem: Composite, params: Params, batch: Batch, weight: Scalar, mirror: AbstractMirror
+) -> ProximalStep:
+    point = Point(problem, params, batch)
+    g = jax.grad(point.value)(point.flat) / weight
+    moved, result = mirror.move(split(params)[0], point.like.unravel(g))
+    flat = point.like.ravel(moved)
     result = RESULTS.where(jnp.all(jnp.isfinite(flat)), result, RESULTS.no_mirror_point)
-    nan = jnp.asarray(jnp.nan, like.dtype)
-    return ProximalStep(
-        eqx.combine(moved, carried), loss(flat), nan, nan, jnp.asarray(1, jnp.int32), result
-    )
+    return point.step(flat, point.nan, point.nan, 1, result)

@@ -9,21 +9,21 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from .._base.tangent import CotangentVector, TangentVector, vector_tree
 from .._base.tree import split
 from .._base.types import Covector, Params, Vector
-from .._natural.natural_gradient import pullback
-from .._natural.outcome import prepare
-from .._problem.composite import Composite, presented
-from .._rows.pullback import MEMORY
+from .._natural.pullback_metric import pullback
+from .._problem.composite import Composite
+from .._problem.validate import check_batch, validate
 from ..metric import Euclidean
 
 
 def gauss_newton(problem: Composite, params: Params, vector: Vector, batch: Any = None) -> Covector:
-    """JᵀWJ v, W the weights of the measure: the Gauss-Newton matrix of half the squared error.
+    """Return JᵀWJ v, W the weights of the measure: Gauss-Newton for half the squared error.
 
     **Arguments:**
 
-    - `problem`: model and measure; loss and metric are not looked at.
+    - `problem`: model and measure; loss and metric are not used.
     - `params`: the point.
     - `vector`: v, a vector on the parameters.
     - `batch`: as for `natural_gradient`.
@@ -37,22 +37,26 @@ def gauss_newton(problem: Composite, params: Params, vector: Vector, batch: Any 
 def generalised_gauss_newton(
     problem: Composite, params: Params, vector: Vector, batch: Any = None
 ) -> Covector:
-    """Jᵀ(∇²L)J v, the Hessian of the loss in the outputs pulled back; indefinite if the loss is not
-    convex in them.
+    """Return Jᵀ(∇²L)J v, the Hessian of the loss in the outputs, pulled back.
+
+    It is indefinite if the loss is not convex in the outputs.
 
     **Arguments:**
 
-    - `problem`: model, loss and measure; the metric is looked at only if the loss is its own.
+    - `problem`: model, loss and measure; the metric is used only if the loss is its own.
     - `params`: the point.
     - `vector`: v, a vector on the parameters.
     - `batch`: as for `natural_gradient`.
     """
-    problem, params, data, *_ = prepare(problem, params, batch, None, None, None, MEMORY)
-    data = presented(problem, data)
+    params, data = validate(problem, params, batch)
+    check_batch(problem, params, data)
+    objective = problem.at(data)
     moving, carried = split(params)
-    model = lambda p: split(problem.outputs(eqx.combine(p, carried), data.inputs))[0]
-    rest = split(problem.outputs(params, data.inputs))[1]
-    z, pushed = jax.jvp(model, (moving,), (vector,))
-    slope = jax.grad(lambda z: problem.value(eqx.combine(z, rest), data))
+    rest = split(objective.outputs(params))[1]
+    model = lambda p: split(objective.outputs(eqx.combine(p, carried)))[0]
+    slope = jax.grad(lambda z: problem.value(eqx.combine(z, rest), objective.batch))
+    v = vector_tree(vector, "generalised_gauss_newton")
+    z, pushed = jax.jvp(model, (moving,), (v,))
     curved = jax.jvp(slope, (z,), (pushed,))[1]
-    return jax.vjp(model, moving)[1](curved)[0]
+    product = jax.vjp(model, moving)[1](curved)[0]
+    return CotangentVector(product) if isinstance(vector, TangentVector) else product

@@ -1,23 +1,25 @@
-r"""The gauge: an inner product \(W = R^\top R\) on the parameters, which decides what "minimum
-norm" means.
+r"""The gauge: an inner product \(W = R^\top R\) on the parameters, for "minimum norm".
 
 Among all \(\delta\) with the same pushforward the weighted Moore-Penrose inverse takes the one of
-least \(\delta^\top W \delta\). With \(\eta = R\delta\) and \(\tilde A = A R^{-1}\) it is the
-ordinary one, \(\delta = R^{-1}\tilde A^+ r\); and \(G\)'s is \(R^{-1}(\tilde A^\top\tilde A)^+
-R^{-\top} g\). The gauge never changes what the metric sees, \(A\delta\).
+least \(\delta^\top W \delta\). In the coordinates \(\eta = R\delta\), with \(\tilde A = A R^{-1}\),
+it is the ordinary Moore-Penrose inverse: \(\delta = R^{-1}\tilde A^+ r\) from a lifted covector,
+and \(\delta = R^{-1}(\tilde A^\top\tilde A)^+ R^{-\top} g\) from a parameter covector. The gauge
+never changes \(A\delta\), which is all that the metric sees.
 """
 
 import abc
-from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.scipy.linalg import solve_triangular
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.tree import Structure
-from .._base.types import Flat
+from .._base.types import Flat, Gauge, HasMatrix
 
 
 class AbstractGauge(eqx.Module):
@@ -25,15 +27,15 @@ class AbstractGauge(eqx.Module):
 
     @abc.abstractmethod
     def lower(self, eta: Flat) -> Flat:
-        """R⁻¹ η: from orthonormal coordinates back to parameters."""
+        """R⁻¹ η, from orthonormal coordinates to parameters."""
 
     @abc.abstractmethod
     def lift(self, delta: Flat) -> Flat:
-        """R δ: from parameters to orthonormal coordinates."""
+        """R δ, from parameters to orthonormal coordinates."""
 
     @abc.abstractmethod
     def pull(self, g: Flat) -> Flat:
-        """R⁻ᵀ g: a covector in orthonormal coordinates."""
+        """R⁻ᵀ g, a parameter covector in orthonormal coordinates."""
 
     @abc.abstractmethod
     def rows(self, a: Float[Array, "m P"]) -> Float[Array, "m P"]:
@@ -107,27 +109,28 @@ class MatrixGauge(AbstractGauge):
     @property
     def valid(self):
         diagonal = jnp.diagonal(self.cholesky)
-        smallest, largest = jnp.min(diagonal), jnp.max(diagonal)
-        # Positive to working precision: a pivot at rounding level is a zero one.
-        return jnp.all(jnp.isfinite(self.cholesky)) & (
-            smallest**2 > diagonal.size * jnp.finfo(diagonal.dtype).eps * largest**2
-        )
+        smallest = jnp.min(diagonal)
+        largest = jnp.max(diagonal)
+        # Positive to working precision: a pivot at the level of rounding counts as zero.
+        eps = jnp.finfo(diagonal.dtype).eps
+        positive = smallest**2 > diagonal.size * eps * largest**2
+        return jnp.all(jnp.isfinite(self.cholesky)) & positive
 
 
-def as_gauge(gauge: Any, params: Structure, dtype) -> AbstractGauge:
-    """The gauge a user means."""
+def as_gauge(gauge: Gauge | AbstractGauge, params: Structure, dtype: DTypeLike) -> AbstractGauge:
+    """The gauge from any of the forms in which users give it."""
     if gauge is None:
         return EuclideanGauge()
     if isinstance(gauge, AbstractGauge):
         return gauge
     if isinstance(gauge, lx.AbstractLinearOperator):
         matrix = gauge.as_matrix()
-    elif hasattr(gauge, "matrix"):
+    elif isinstance(gauge, HasMatrix):
         matrix = gauge.matrix()
     elif eqx.is_array_like(gauge) and jnp.ndim(gauge) == 0:
         return DiagonalGauge(jnp.full(params.size, gauge, dtype))
     elif (
-        eqx.is_array(gauge)
+        isinstance(gauge, jax.Array)
         and gauge.shape == (params.size, params.size)
         and params.shapes != (gauge.shape,)
     ):
@@ -136,17 +139,20 @@ def as_gauge(gauge: Any, params: Structure, dtype) -> AbstractGauge:
         try:
             return DiagonalGauge(params.ravel(gauge).astype(dtype))
         except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"gauge must be a positive number, a pytree like the parameters (its diagonal), a ({params.size}, {params.size}) matrix, "
-                f"a lineax operator or a pullback metric: {error}"
-            ) from None
+            wanted = (
+                f"a positive number, a pytree like the parameters (its diagonal), a "
+                f"({params.size}, {params.size}) matrix, a lineax operator or a pullback metric"
+            )
+            raise checks.error("inverse", "gauge", gauge, wanted, _EXAMPLE) from error
     matrix = jnp.asarray(matrix, dtype)
     if matrix.shape != (params.size, params.size):
-        raise ValueError(
-            f"gauge is a matrix of shape {matrix.shape}, but there are {params.size} parameters."
-        )
-    # A matrix that is not symmetric is no inner product: NaN here is reported as a bad gauge, never
-    # symmetrised in silence.
+        wanted = f"a ({params.size}, {params.size}) matrix, not of shape {matrix.shape}"
+        raise checks.error("inverse", "gauge", matrix, wanted, _EXAMPLE)
+    # A matrix that is not symmetric is no inner product. It must not be symmetrised in silence; NaN
+    # is reported as a bad gauge.
     asymmetry = jnp.max(jnp.abs(matrix - matrix.T))
     symmetric = asymmetry <= 100 * jnp.finfo(dtype).eps * jnp.max(jnp.abs(matrix))
     return MatrixGauge(jnp.where(symmetric, jnp.linalg.cholesky((matrix + matrix.T) / 2), jnp.nan))
+
+
+_EXAMPLE = "MoorePenrose(gauge=2.0)"

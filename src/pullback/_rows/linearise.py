@@ -1,13 +1,12 @@
-r"""The model at a point: \((f, \theta) \mapsto z,\ J,\ J^\top\), linearised once. Knows no loss and
-no metric.
+r"""The model at a point, linearised once: \((f, \theta) \mapsto z,\ J,\ J^\top\).
 
-Two shapes of the same Jacobian:
+There is no loss and no metric here. The Jacobian has two forms:
 
-- `linearise` gives products \(Jv\), \(J^\top c\) with the whole batch at the cost of about one
-    gradient each;
-- `rows` gives the dense rows \(W_i^\top J_i\) **one sample at a time** (\(W_i\) any tall matrix,
-  here the root of a metric). The samples are independent, so this costs as many products as *one*
-  sample has outputs; a Jacobian of the batched function would cost N times that.
+- `linearise` gives products \(Jv\), \(J^\top c\) with the whole batch, at the cost of about one
+  gradient each;
+- `block` gives the dense rows \(W_i^\top J_i\) of **one sample** (\(W_i\) any tall matrix, e.g. the
+  root of a metric). The samples are independent, so that the rows of the batch cost as many
+  products as *one* sample has outputs; a Jacobian of the batched function would cost N times that.
 """
 
 from collections.abc import Callable
@@ -52,6 +51,7 @@ def linearise(
     def coordinates(point):
         moving, carried = split(function(point))
         arrays, rest = eqx.partition(carried, eqx.is_array)
+        # `jax.linearize` returns arrays only: other leaves of the outputs leave the trace here.
         static[:] = [rest]
         return moving, arrays
 
@@ -69,8 +69,9 @@ def block(
     pull: Callable[[Float[Array, " q"]], OutputCovector],
     size: int,
 ) -> Float[Array, "q P"]:
-    """Wᵀ J for one function, by the cheaper of forward mode (P products) and reverse mode (q
-    products).
+    """Wᵀ J of one function, by forward mode (P products) or reverse mode (q products).
+
+    The mode with fewer products is taken. `push` is v -> Wᵀ v, `pull` is w -> W w, `size` is q.
     """
 
     def coordinates(point):
@@ -86,7 +87,7 @@ def block(
 
 
 def over_samples(function: Callable, samples: PyTree, count: int, chunk: int) -> PyTree:
-    """`vmap` over samples, `chunk` of them at a time; the result does not depend on the chunk."""
+    """A function of one sample for all samples, `chunk` samples at a time."""
     if chunk >= count:
         return jax.vmap(function)(samples)
     return jax.lax.map(function, samples, batch_size=chunk)
@@ -95,9 +96,7 @@ def over_samples(function: Callable, samples: PyTree, count: int, chunk: int) ->
 def sum_over_samples(
     function: Callable[[PyTree], PyTree], samples: PyTree, count: int, chunk: int
 ) -> PyTree:
-    """The sum of a function of a block of samples over all blocks of `chunk` samples, in bounded
-    memory.
-    """
+    """The sum of a function of a block of samples over all blocks of `chunk` samples."""
     if chunk >= count:
         return function(samples)
     whole = count // chunk

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._problem.composite import Objective
+from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
 from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
@@ -302,6 +303,8 @@ def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
     like = structure(params)
     moving, carried = split(params)
     linear = linearise(lambda p: objective.outputs(eqx.combine(p, carried)), moving, like)
+    # The shapes are checked here, where the model is traced anyway.
+    check_outputs(objective, linear.outputs)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
     # rounding for rank.
     dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)

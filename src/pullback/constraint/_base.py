@@ -29,7 +29,9 @@ from .._base.types import Params, Scalar
 
 
 class AbstractConstraint(eqx.Module):
-    """A closed set C of parameters. To write one, give `slack` and `__call__`.
+    """A closed set C of parameters.
+
+    To write one, give `slack` and `__call__`:
 
         class Ball(pullback.constraint.AbstractConstraint):
             def slack(self, params):

@@ -17,7 +17,9 @@ from ._base import AbstractConstraint
 
 
 class Clipping(AbstractConstraint):
-    """Every coordinate in [lower, upper]: weight clipping, for a box also the projection.
+    """Every coordinate in [lower, upper]: weight clipping.
+
+    For a box, clipping is also the projection:
 
         pullback.constraint.Clipping(0.0, 1.0)
     """
@@ -138,7 +140,8 @@ class PositiveDefinite(AbstractConstraint):
             transposed = jnp.swapaxes(matrix, -1, -2)
             size = jnp.max(jnp.abs(matrix))
             asymmetry = jnp.max(jnp.abs(matrix - transposed))
-            least = jnp.min(jnp.linalg.eigvalsh((matrix + transposed) / 2)) - self.floor
+            least = jnp.min(jnp.linalg.eigvalsh((matrix + transposed) / 2))
+            least = least - jnp.asarray(self.floor, matrix.dtype)
             tolerance = jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size
             return jnp.where(asymmetry <= tolerance, least, jnp.minimum(least, -asymmetry))
 
@@ -148,10 +151,11 @@ class PositiveDefinite(AbstractConstraint):
         def one(matrix):
             transposed = jnp.swapaxes(matrix, -1, -2)
             values, vectors = jnp.linalg.eigh((matrix + transposed) / 2)
-            lifted = vectors * jnp.maximum(values, self.floor)[..., None, :]
+            floor = jnp.asarray(self.floor, matrix.dtype)
+            lifted = vectors * jnp.maximum(values, floor)[..., None, :]
             nearest = lifted @ jnp.swapaxes(vectors, -1, -2)
             # A point of the set stays what it is, to the last bit.
-            there = (values[..., 0] >= self.floor) & jnp.all(matrix == transposed, axis=(-2, -1))
+            there = (values[..., 0] >= floor) & jnp.all(matrix == transposed, axis=(-2, -1))
             return jnp.where(there[..., None, None], matrix, nearest)
 
         moving, carried = split(params)

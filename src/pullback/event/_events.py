@@ -21,15 +21,15 @@ from .._problem.composite import Composite
 class AbstractEvent(eqx.Module):
     """A reason to stop. To write one, give `condition` and `description`:
 
-        class Small(pullback.event.AbstractEvent):
-            level: float
+    class Small(pullback.event.AbstractEvent):
+        level: float
 
-            def condition(self, t, params, problem, batch):
-                return jnp.max(jnp.abs(params)) - self.level
+        def condition(self, t, params, problem, batch):
+            return jnp.max(jnp.abs(params)) - self.level
 
-            @property
-            def description(self):
-                return f"all parameters fell below {self.level:g}"
+        @property
+        def description(self):
+            return f"all parameters fell below {self.level:g}"
     """
 
     @abc.abstractmethod

@@ -6,6 +6,7 @@ finite, not negative, and equal to what `damping`, `homogeneous` and `pseudo_inv
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 

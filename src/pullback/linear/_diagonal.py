@@ -13,10 +13,10 @@ inputs are scaled by s*, spread over the layers,
 
 \[ d_l = \frac{c_l}{s} \odot e, \qquad e = \text{natural gradient on the inputs } x \odot s. \]
 
-It is the Moore-Penrose natural gradient in w whatever the rank. If the Fisher matrix of \(\beta\) is
-regular and no \(s_j\) vanishes, \(e = d_\beta/s\) and \(d_l = c_l\,d_\beta/\sum_k c_k^2\), in O(LD)
-given \(d_\beta\): depth does not matter. If the Fisher matrix is singular (N < D), s decides what the
-data leave open, and depth matters again: `_hyperbolic.py` has depth 2.
+It is the Moore-Penrose natural gradient in w whatever the rank. If the Fisher matrix of \(\beta\)
+is regular and no \(s_j\) vanishes, \(e = d_\beta/s\) and \(d_l = c_l\,d_\beta/\sum_k c_k^2\), in
+O(LD) given \(d_\beta\): depth does not matter. If the Fisher matrix is singular (N < D), s decides
+what the data leave open, and depth matters again: `_hyperbolic.py` has depth 2.
 """
 
 import equinox as eqx
@@ -58,9 +58,7 @@ class Diagonal(eqx.Module):
         weights = checks.floating(owner, "weights", weights, 2)
         if weights.shape[0] != self.depth:
             shape = f"(depth, D) = ({self.depth}, D)"
-            raise checks.error(
-                owner, "weights", weights, f"of shape {shape}, not {weights.shape}"
-            )
+            raise checks.error(owner, "weights", weights, f"of shape {shape}, not {weights.shape}")
         return weights
 
     def product(self, weights: Float[Array, "L D"]) -> Float[Array, " D"]:
@@ -184,7 +182,7 @@ class Diagonal(eqx.Module):
 def scaled_natural_gradient(
     beta: Float[Array, " D"], x: Float[Array, "N D"], y: Float[Array, " N"], s: Float[Array, " D"]
 ) -> Float[Array, " D"]:
-    r"""The natural gradient of a linear model on the inputs \(x \odot s\) at the logits \(x\beta\)."""
+    """The natural gradient of a linear model on the inputs x ⊙ s, at the logits xβ."""
     u = y * (x @ beta.astype(x.dtype))
     return least_squares(
         y[:, None] * x * s[None, :], log_fisher(u), jax.nn.softplus(-u), -jnp.ones_like(u)

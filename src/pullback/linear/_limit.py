@@ -34,8 +34,8 @@ def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
     )
     if solution.status == 2:
         raise ValueError(
-            "Logistic.limit_direction(x, y): no homogeneous linear classifier separates these data, "
-            "so there is no limit direction; call flow(..., t)."
+            "Logistic.limit_direction(x, y): no homogeneous linear classifier separates these "
+            "data, so there is no limit direction; call flow(..., t)."
         )
     if not solution.success:
         raise RuntimeError(

@@ -10,8 +10,8 @@ same; with one sum and one mean it is wrong by a factor N.)
 
 *Natural gradient.* \(F d = \nabla L\) is the normal equation of \(\min_d \sum_i w_i (\tilde x_i
 \cdot d + (1 + e^{-u_i}))^2\), \(w = \varphi(u)\varphi(-u)\), because \(\varphi(-u)/w = 1/\varphi(u)
-= 1 + e^{-u}\). The factor \(e^{-u}\) that makes \(F\) and \(\nabla L\) vanish on well separated data
-is in the weights only, and `least_squares` takes weights of any spread.
+= 1 + e^{-u}\). The factor \(e^{-u}\) that makes \(F\) and \(\nabla L\) vanish on well separated
+data is in the weights only, and `least_squares` takes weights of any spread.
 
 *Newton flow.* \(F\) is also the Hessian, so along \(\dot\beta = -F^{+}\nabla L\) the gradient
 decays as \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\): see `_newton_flow.py`.

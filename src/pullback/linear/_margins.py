@@ -8,8 +8,8 @@ r"""The classifiers that Euclidean gradient flow is known to tend to, by convex 
   -r_{1..D}/r_{D+1}\).
 - `l1_margin`: a linear program in the positive and negative parts.
 - `lp_margin`, p < 1: concave in each orthant, so minima are at vertices, and many are local.
-  Iteratively reweighted \(\ell_1\) starts from the \(\ell_1\) solution and from random reweightings of
-  it, and returns the best vertex found. Nothing certifies that it is the global minimum.
+  Iteratively reweighted \(\ell_1\) starts from the \(\ell_1\) solution and from random reweightings
+  of it, and returns the best vertex found. Nothing certifies that it is the global minimum.
 - `l2_interpolant` \(X^+y\), `l1_interpolant`: the shortest solutions of \(X\beta = y\).
 """
 

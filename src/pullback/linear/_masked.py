@@ -5,9 +5,9 @@ J_\Omega^+r = J_\Omega^\top K_\Omega^{+}r\) with the kernel of the observations,
 
 \[ (K_\Omega)_{ab} = \sum_l (P_l)_{i_ai_b}\,(Q_l)_{j_aj_b}, \]
 
-formed without the Jacobian. What \(\delta\) does to the entries that are not observed is decided by
-the norm on the factors: *here depth matters again*, though the inverse is that of Moore and Penrose
-and the metric is pulled back exactly.
+formed without the Jacobian. The norm on the factors decides what \(\delta\) does to the entries
+that are not observed: *here depth matters again*, although the inverse is Moore-Penrose and the
+metric is pulled back exactly.
 """
 
 import jax
@@ -20,7 +20,7 @@ from ._minimum_norm import Factors, partial_products, pull
 def observed_kernel(
     factors: Factors, rows: Int[Array, " O"], columns: Int[Array, " O"]
 ) -> Float[Array, "O O"]:
-    """K_Ω."""
+    """K_Ω, the kernel of the observations."""
     before, after = partial_products(factors)
     total = jnp.zeros((rows.size, rows.size), factors[0].dtype)
     for a, b in zip(before, after, strict=True):
@@ -42,7 +42,7 @@ def observed_kernel(
 def masked_pseudoinverse(
     factors: Factors, r: Float[Array, " O"], rows: Int[Array, " O"], columns: Int[Array, " O"]
 ) -> Factors:
-    r"""\(J_\Omega^+r\)."""
+    r"""\(J_\Omega^+r\), by Cholesky where K_Ω is regular and by eigenvectors where it is not."""
     k = observed_kernel(factors, rows, columns)
     lower = jnp.linalg.cholesky(k)
     pivots = jnp.diagonal(lower)
@@ -51,6 +51,7 @@ def masked_pseudoinverse(
     def regular(_):
         solve = lambda b: jax.scipy.linalg.cho_solve((lower, True), b)
         first = solve(r)
+        # One step of refinement.
         return first + solve(r - k @ first)
 
     def singular(_):

@@ -6,8 +6,8 @@ With \(A_l = W_1\cdots W_{l-1}\) and \(B_l = W_{l+1}\cdots W_L\) the Jacobian se
 \[ K(M) = JJ^\top(M) = \sum_l A_lA_l^\top\,M\,B_l^\top B_l. \]
 
 The loss is \(\tfrac12\sum_{\text{observed}}(\beta - \text{target})^2\), its differential \(G =
-\text{mask}\odot(\beta - \text{target})\). Two Fisher matrices of \(\beta\) are in use, and differ:
-that of all entries, the identity, and that of the observed ones, the mask.
+\text{mask}\odot(\beta - \text{target})\). Two different Fisher matrices of \(\beta\) are in use:
+that of all entries is the identity, that of the observed entries is the mask.
 
 | | natural gradient in the factors |
 |---|---|
@@ -16,92 +16,104 @@ that of all entries, the identity, and that of the observed ones, the mask.
 | the split formula | \(\frac1L A_l^+GB_l^+\): `split` |
 
 The split formula solves \(J_lX_l = G/L\) layer by layer. It is *a* solution of \(JX = G\) if every
-\(A_l\) has full row rank and every \(B_l\) full column rank, never the shortest one unless the
-factors are orthogonal up to scale, and no natural gradient otherwise (bottlenecks, a singular
-factor).
+\(A_l\) has full row rank and every \(B_l\) full column rank. It is the shortest solution only if
+the factors are orthogonal up to scale. With bottlenecks or a singular factor it is no natural
+gradient.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._base import checks
 from .._base.types import Scalar
-from . import _check
 from ._masked import masked_pseudoinverse
 from ._minimum_norm import Factors, kernel, minimum_norm, partial_products, pull, push
 
+LU: TypeAlias = tuple[Array, Array, Array]
+"""A factorisation of a matrix: L and U in one array, pivots, permutation."""
+
 
 class MatrixProduct(eqx.Module):
-    r"""A product of matrices. `factors` is a sequence of `depth` matrices, `target` a matrix like
-    the product, `mask` one of booleans, all true if left out.
+    r"""A product of matrices under the squared error on the observed entries.
+
+    In all methods `factors` is a sequence of `depth` matrices, `target` a matrix like the product,
+    and `mask` a matrix of booleans like the product, which defaults to all true.
 
     **Arguments:**
 
     - `depth`: the number of factors.
-    - `shapes`: the dimensions \((D_0, \ldots, D_L)\), factor l of shape \((D_{l-1}, D_l)\);
-        anything that fits together if left out.
+    - `shapes`: the dimensions \((D_0, \ldots, D_L)\), factor l of shape \((D_{l-1}, D_l)\).
+        Defaults to `None`: any factors that fit together.
     """
 
     depth: int = eqx.field(static=True)
     shapes: tuple[int, ...] | None = eqx.field(static=True)
 
     def __init__(self, depth: int, shapes: Sequence[int] | None = None):
-        self.depth = _check.whole_depth("MatrixProduct", depth)
+        self.depth = checks.integer(
+            "MatrixProduct", "depth", depth, least=1, example="MatrixProduct(depth=2)"
+        )
         if shapes is not None:
             shapes = tuple(int(size) for size in shapes)
             if len(shapes) != self.depth + 1 or min(shapes) < 1:
-                raise ValueError(
-                    f"MatrixProduct(depth={depth}, shapes={shapes}): shapes must hold the {self.depth + 1} dimensions (D_0, ..., D_L), each at least 1."
-                )
+                wanted = f"the {self.depth + 1} dimensions (D_0, ..., D_L), each at least 1"
+                example = f"MatrixProduct({self.depth}, shapes={(3,) * (self.depth + 1)})"
+                raise checks.error("MatrixProduct", "shapes", shapes, wanted, example)
         self.shapes = shapes
 
-    def _factors(self, factors: Sequence[Array]) -> Factors:
+    def _factors(self, owner: str, factors: Sequence[Array]) -> Factors:
+        """The factors as arrays; raises unless they can be multiplied and fit `shapes`."""
         if len(factors) != self.depth:
-            raise ValueError(f"factors must hold {self.depth} matrices, got {len(factors)}.")
-        checked = tuple(_check.floating(f"factors[{l}]", w, 2) for l, w in enumerate(factors))
+            wanted = f"{self.depth} matrices, not {len(factors)}"
+            raise checks.error(owner, "factors", factors, wanted)
+        checked = tuple(
+            checks.floating(owner, f"factors[{l}]", w, 2) for l, w in enumerate(factors)
+        )
         sizes = (checked[0].shape[0], *(w.shape[1] for w in checked))
         for l, w in enumerate(checked):
             if w.shape[0] != sizes[l]:
-                raise ValueError(
-                    f"factors[{l}] must have {sizes[l]} rows, the columns of factors[{l - 1}]; got the shape {w.shape}."
-                )
+                rows = f"a matrix with {sizes[l]} rows, the columns of factors[{l - 1}]"
+                raise checks.error(owner, f"factors[{l}]", w, f"{rows}, not of shape {w.shape}")
         if self.shapes is not None and sizes != self.shapes:
-            raise ValueError(
-                f"factors multiply matrices of dimensions {sizes}, not the shapes {self.shapes} of this MatrixProduct."
-            )
+            wanted = f"matrices of the dimensions {self.shapes} of this MatrixProduct, not {sizes}"
+            raise checks.error(owner, "factors", checked, wanted)
         return checked
 
-    def _covector(self, factors, target, mask):
+    def _covector(
+        self,
+        owner: str,
+        factors: Factors,
+        target: Float[Array, "m n"],
+        mask: Bool[Array, "m n"] | None,
+    ) -> Float[Array, "m n"]:
+        """G, the differential of the loss in the product."""
         product = push(factors)
-        target = _check.floating("target", target, 2).astype(product.dtype)
+        target = checks.floating(owner, "target", target, 2).astype(product.dtype)
         if target.shape != product.shape:
-            raise ValueError(
-                f"target must have the shape {product.shape} of the product, got {target.shape}."
-            )
-        return jnp.where(self._mask(mask, product.shape), product - target, 0)
+            wanted = f"of the shape {product.shape} of the product, not {target.shape}"
+            raise checks.error(owner, "target", target, wanted)
+        return jnp.where(self._mask(owner, mask, product.shape), product - target, 0)
 
-    def _mask(self, mask, shape):
-        if mask is None:
-            return jnp.ones(shape, bool)
-        if np.shape(mask) != shape or jnp.asarray(mask).dtype != bool:
-            raise ValueError(
-                f"mask must hold booleans in the shape {shape} of the product; got {jnp.asarray(mask).dtype}{np.shape(mask)}."
-            )
-        return jnp.asarray(mask)
+    def _mask(
+        self, owner: str, mask: Bool[Array, "m n"] | None, shape: tuple[int, ...]
+    ) -> Bool[Array, "m n"]:
+        """Where the product is observed."""
+        return jnp.ones(shape, bool) if mask is None else checks.mask(owner, "mask", mask, shape)
 
     def product(self, factors: Sequence[Float[Array, "..."]]) -> Float[Array, "m n"]:
-        """β.
+        """β, the product of the factors.
 
         **Arguments:**
 
         - `factors`: the matrices.
         """
-        return push(self._factors(factors))
+        return push(self._factors("MatrixProduct.product", factors))
 
     def loss(
         self,
@@ -115,7 +127,9 @@ class MatrixProduct(eqx.Module):
 
         - `factors`, `target`, `mask`: the matrices, the matrix to fit and where it is observed.
         """
-        return jnp.sum(self._covector(self._factors(factors), target, mask) ** 2) / 2
+        owner = "MatrixProduct.loss"
+        checked = self._factors(owner, factors)
+        return jnp.sum(self._covector(owner, checked, target, mask) ** 2) / 2
 
     def gradient(
         self,
@@ -129,8 +143,9 @@ class MatrixProduct(eqx.Module):
 
         - `factors`, `target`, `mask`: the matrices, the matrix to fit and where it is observed.
         """
-        checked = self._factors(factors)
-        return pull(checked, self._covector(checked, target, mask))
+        owner = "MatrixProduct.gradient"
+        checked = self._factors(owner, factors)
+        return pull(checked, self._covector(owner, checked, target, mask))
 
     def split(
         self,
@@ -138,15 +153,18 @@ class MatrixProduct(eqx.Module):
         target: Float[Array, "m n"],
         mask: Bool[Array, "m n"] | None = None,
     ) -> Factors:
-        """The split formula, A_l⁺ G B_l⁺ / L, as a candidate for a natural gradient: see the module
-        for when it is one.
+        """The split formula, A_l⁺ G B_l⁺ / L.
+
+        It is a natural gradient only under conditions on the ranks of the factors: every product of
+        leading factors has full row rank, every product of trailing factors full column rank.
 
         **Arguments:**
 
         - `factors`, `target`, `mask`: the matrices, the matrix to fit and where it is observed.
         """
-        checked = self._factors(factors)
-        g = self._covector(checked, target, mask) / self.depth
+        owner = "MatrixProduct.split"
+        checked = self._factors(owner, factors)
+        g = self._covector(owner, checked, target, mask) / self.depth
         if self.depth == 1:
             return (g,)
         return _split(checked, g)
@@ -163,10 +181,11 @@ class MatrixProduct(eqx.Module):
         **Arguments:**
 
         - `factors`, `target`, `mask`: the matrices, the matrix to fit and where it is observed.
-        - `throw`: whether an iteration (depth 3 and more) that did not converge is an error.
+        - `throw`: whether an iteration (depth 3 and more) that did not converge raises an error.
         """
-        checked = self._factors(factors)
-        return minimum_norm(checked, self._covector(checked, target, mask), throw)
+        owner = "MatrixProduct.natural_gradient"
+        checked = self._factors(owner, factors)
+        return minimum_norm(checked, self._covector(owner, checked, target, mask), throw)
 
     def masked_natural_gradient(
         self,
@@ -174,22 +193,25 @@ class MatrixProduct(eqx.Module):
         target: Float[Array, "m n"],
         mask: Bool[Array, "m n"],
     ) -> Factors:
-        """The shortest natural gradient in the factors for the Fisher matrix of the observed
-        entries.
+        """The shortest natural gradient for the Fisher matrix of the observed entries.
+
+        The kernel of the observations is formed.
 
         **Arguments:**
 
         - `factors`, `target`: the matrices and the matrix to fit.
-        - `mask`: where it is observed; concrete, for the number of observations is a size. The
-            kernel of the observations is formed.
+        - `mask`: where it is observed; it cannot be traced, because the number of observations is
+            the size of an array.
         """
-        checked = self._factors(factors)
-        if isinstance(mask, jax.core.Tracer):
-            raise ValueError("mask must be concrete: close over it, or make it a static argument.")
-        g = self._covector(checked, target, mask)
+        owner = "MatrixProduct.masked_natural_gradient"
+        checked = self._factors(owner, factors)
+        if not checks.is_concrete(mask):
+            cure = "close over it, or make it a static argument"
+            raise checks.error(owner, "mask", mask, f"concrete, not traced: {cure}")
+        g = self._covector(owner, checked, target, mask)
         rows, columns = np.nonzero(np.asarray(mask))
         if rows.size == 0:
-            raise ValueError("mask observes no entry; set at least one to True.")
+            raise checks.error(owner, "mask", mask, "True in at least one entry")
         return masked_pseudoinverse(
             checked, g[rows, columns], jnp.asarray(rows), jnp.asarray(columns)
         )
@@ -197,75 +219,87 @@ class MatrixProduct(eqx.Module):
     def fisher(
         self, factors: Sequence[Float[Array, "..."]], mask: Bool[Array, "m n"] | None = None
     ) -> Float[Array, "P P"]:
-        """The Fisher matrix in the factors, flattened one after the other: of all entries, or of
-        the observed ones. Dense, for small sizes.
+        """The Fisher matrix of the observed entries in the factors, flattened one after the other.
+
+        It is dense, for small sizes.
 
         **Arguments:**
 
         - `factors`: the matrices.
-        - `mask`: the observed entries; all if left out.
+        - `mask`: the observed entries; defaults to all.
         """
-        checked = self._factors(factors)
+        owner = "MatrixProduct.fisher"
+        checked = self._factors(owner, factors)
         before, after = partial_products(checked)
         eye = lambda a, size: jnp.eye(size, dtype=checked[0].dtype) if a is None else a
-        m, n = checked[0].shape[0], checked[-1].shape[1]
+        m = checked[0].shape[0]
+        n = checked[-1].shape[1]
         blocks = [
             jnp.einsum("ia,bj->ijab", eye(a, m), eye(b, n)).reshape(m * n, -1)
             for a, b in zip(before, after, strict=True)
         ]
         j = jnp.concatenate(blocks, axis=1)
-        seen = jnp.ravel(self._mask(mask, (m, n))).astype(j.dtype)
+        seen = jnp.ravel(self._mask(owner, mask, (m, n))).astype(j.dtype)
         return (j * seen[:, None]).T @ j
 
     def ntk(
         self, factors: Sequence[Float[Array, "..."]], row: int, column: int
     ) -> Float[Array, "m n"]:
-        """How all entries of β move under Euclidean gradient flow in the factors in answer to a
-        unit of -∂L/∂β at one entry: K(e_ij).
+        """K(e_ij), the velocity of β under Euclidean gradient flow for one entry of the residual.
+
+        The residual -∂L/∂β is 1 at the entry and 0 elsewhere.
 
         **Arguments:**
 
         - `factors`: the matrices.
         - `row`, `column`: the entry.
         """
-        checked = self._factors(factors)
-        return kernel(checked, self._unit(checked, row, column))
+        owner = "MatrixProduct.ntk"
+        checked = self._factors(owner, factors)
+        return kernel(checked, self._unit(owner, checked, row, column))
 
     def natural_ntk(
         self, factors: Sequence[Float[Array, "..."]], row: int, column: int
     ) -> Float[Array, "m n"]:
-        """The same under natural gradient flow, Fisher matrix of all entries: J J⁺(e_ij), which is
-        e_ij wherever J is onto.
+        """J J⁺(e_ij), the velocity of β under natural gradient flow for one entry of the residual.
+
+        The Fisher matrix is that of all entries. The velocity is e_ij wherever J is onto.
 
         **Arguments:**
 
         - `factors`: the matrices.
         - `row`, `column`: the entry.
         """
-        checked = self._factors(factors)
-        return push(checked, minimum_norm(checked, self._unit(checked, row, column)))
+        owner = "MatrixProduct.natural_ntk"
+        checked = self._factors(owner, factors)
+        return push(checked, minimum_norm(checked, self._unit(owner, checked, row, column)))
 
-    def _unit(self, factors, row, column):
-        m, n = factors[0].shape[0], factors[-1].shape[1]
-        if not (-m <= row < m and -n <= column < n):
-            raise ValueError(f"row={row}, column={column}: the product has the shape ({m}, {n}).")
+    def _unit(self, owner: str, factors: Factors, row: int, column: int) -> Float[Array, "m n"]:
+        """e_ij, the matrix with one entry 1."""
+        m = factors[0].shape[0]
+        n = factors[-1].shape[1]
+        for name, index, size in (("row", row, m), ("column", column, n)):
+            if not -size <= index < size:
+                wanted = f"an index of a product of shape ({m}, {n})"
+                raise checks.error(owner, name, index, wanted, f"{owner}(factors, 0, 0)")
         return jnp.zeros((m, n), factors[0].dtype).at[row, column].set(1)
 
 
 def _around(a: Array | None, g: Array, b: Array | None) -> Array:
-    """a g b, where None stands for the identity."""
+    """The product a g b, where `None` is the identity."""
     g = g if a is None else a @ g
     return g if b is None else g @ b
 
 
 @jax.jit
-def _split(factors, g):
+def _split(factors: Factors, g: Float[Array, "m n"]) -> Factors:
+    """The split formula, by inverses where all factors are square and regular."""
     if any(w.shape[0] != w.shape[1] for w in factors):
         return _split_by_pseudoinverses(factors, None, g)
     factorised = tuple(jax.lax.linalg.lu(w) for w in factors)
     pivots = jnp.abs(jnp.stack([jnp.diagonal(lu) for lu, _, _ in factorised]))
-    # An inverse is the pseudo-inverse, and its product that of the product, while no factor is near
-    # singular.
+    # While no factor is near singular, its inverse is its pseudo-inverse, and the product of the
+    # inverses is the pseudo-inverse of the product.
     regular = jnp.all(
         jnp.min(pivots, axis=1) > 1e6 * jnp.finfo(g.dtype).eps * jnp.max(pivots, axis=1)
     )
@@ -274,10 +308,12 @@ def _split(factors, g):
     )
 
 
-def _split_by_inverses(factors, factorised, g):
-    """X_1 = G B_1⁻¹, X_2 = W_1⁻¹ (G B_2⁻¹) from the way there, then X_{l+1} = W_l⁻¹ X_l W_{l+1}:
-    the terms differ by one factor on either side.
-    """
+def _split_by_inverses(
+    factors: Factors, factorised: tuple[LU, ...], g: Float[Array, "m n"]
+) -> Factors:
+    """The terms A_l⁻¹ G B_l⁻¹, each from the one before."""
+    # X_1 = G B_1⁻¹, and X_2 = W_1⁻¹ (G B_2⁻¹) with the product that is found on the way to X_1.
+    # After that X_{l+1} = W_l⁻¹ X_l W_{l+1}: neighbours differ by one factor on either side.
     right = [g]
     for lu in factorised[:0:-1]:
         right.append(_divided_right(lu, right[-1]))
@@ -287,7 +323,7 @@ def _split_by_inverses(factors, factorised, g):
     return tuple(result)
 
 
-def _divided_left(factorised, g):
+def _divided_left(factorised: LU, g: Array) -> Array:
     """W⁻¹ G, from P W = L U."""
     lu, _, permutation = factorised
     y = jax.lax.linalg.triangular_solve(
@@ -296,15 +332,18 @@ def _divided_left(factorised, g):
     return jax.lax.linalg.triangular_solve(lu, y, left_side=True)
 
 
-def _divided_right(factorised, g):
-    """G W⁻¹."""
+def _divided_right(factorised: LU, g: Array) -> Array:
+    """G W⁻¹, from P W = L U."""
     lu, _, permutation = factorised
     y = jax.lax.linalg.triangular_solve(lu, g)
     y = jax.lax.linalg.triangular_solve(lu, y, lower=True, unit_diagonal=True)
     return jnp.zeros_like(y).at[:, permutation].set(y, unique_indices=True)
 
 
-def _split_by_pseudoinverses(factors, _, g):
+def _split_by_pseudoinverses(
+    factors: Factors, _: tuple[LU, ...] | None, g: Float[Array, "m n"]
+) -> Factors:
+    """The terms A_l⁺ G B_l⁺, with the arguments of `_split_by_inverses`."""
     before, after = partial_products(factors)
     inverse = lambda a: None if a is None else jnp.linalg.pinv(a)
     return tuple(_around(inverse(a), g, inverse(b)) for a, b in zip(before, after, strict=True))

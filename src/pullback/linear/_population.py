@@ -1,13 +1,12 @@
-r"""The Fisher matrix of logistic regression averaged over a population of inputs instead of the
-training inputs.
+r"""The Fisher matrix of logistic regression averaged over a population instead of the data.
 
 *Standard normal inputs.* With \(\sigma = |\beta|\), \(b = \beta/\sigma\) and z standard normal,
 
 \[ E[\varphi(s)\varphi(-s)\,xx^\top] = aI + (c - a)\,bb^\top, \qquad a = E[\varphi\varphi_-(\sigma
 z)], \quad c = E[z^2\,\varphi\varphi_-(\sigma z)], \]
 
-one-dimensional integrals of functions analytic in a strip, for which the trapezoidal rule converges
-exponentially: 401 nodes give all digits at every σ. The inverse is \(a^{-1}(I - bb^\top) +
+one-dimensional integrals of functions analytic in a strip. The trapezoidal rule converges
+exponentially for them: 401 nodes give all digits at every σ. The inverse is \(a^{-1}(I - bb^\top) +
 c^{-1}bb^\top\).
 
 *Any other population* by Monte Carlo: \(F = Z^\top WZ/M = R^\top R/M\) from a QR of \(W^{1/2}Z\).
@@ -29,7 +28,7 @@ def log_fisher(u: Array) -> Array:
 
 
 def gaussian_moments(norm: Scalar) -> tuple[Scalar, Scalar]:
-    """(a, c) of the module."""
+    """The two integrals a and c."""
     dtype = jnp.result_type(norm)
     # Past |z| = 12 the normal density is zero, past |σz| = 40 the sigmoid's derivative.
     reach = jnp.minimum(jnp.asarray(12.0, dtype), 40.0 / jnp.maximum(norm, 1e-3))
@@ -43,7 +42,7 @@ def gaussian_moments(norm: Scalar) -> tuple[Scalar, Scalar]:
 def gaussian_natural_gradient(
     beta: Float[Array, " D"], gradient: Float[Array, " D"]
 ) -> Float[Array, " D"]:
-    """The gradient under the inverse of the population's Fisher matrix, standard normal inputs."""
+    """The gradient under the inverse Fisher matrix of standard normal inputs."""
     norm = jnp.linalg.norm(beta)
     a, c = gaussian_moments(norm)
     b = beta / jnp.where(norm > 0, norm, 1)
@@ -54,7 +53,7 @@ def gaussian_natural_gradient(
 def sampled_natural_gradient(
     inputs: Float[Array, "M D"], log_weights: Float[Array, " M"], gradient: Float[Array, " D"]
 ) -> Float[Array, " D"]:
-    """The gradient under the inverse of a Fisher matrix averaged over a sample of inputs."""
+    """The gradient under the inverse Fisher matrix averaged over a sample of inputs."""
     shift = jnp.max(log_weights)
     r = jnp.linalg.qr(inputs * jnp.exp((log_weights - shift) / 2)[:, None], mode="r")
     half = jax.scipy.linalg.solve_triangular(r, gradient, trans="T")

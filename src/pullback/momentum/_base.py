@@ -50,7 +50,7 @@ class Plain(AbstractMomentum):
     """No momentum: the natural gradient itself."""
 
     def direction(self, sub, previous):
-        return -sub.natural
+        return -sub.solution
 
     @property
     def remembers(self):
@@ -73,7 +73,7 @@ class HeavyBall(AbstractMomentum):
         self.mu = mu
 
     def direction(self, sub, previous):
-        return jnp.asarray(self.mu, sub.dtype) * previous - sub.natural
+        return jnp.asarray(self.mu, sub.dtype) * previous - sub.solution
 
 
 class Spring(AbstractMomentum):
@@ -120,7 +120,7 @@ def as_momentum(momentum: Any) -> AbstractMomentum:
 def remember(
     momentum: AbstractMomentum, old: Flat, direction: Flat, accepted: Array, failed: Array
 ) -> Flat:
-    """Return the direction to keep: the new one, zero after a rejection, the old after a failure."""
+    """Return the direction to keep: the new one, zero if rejected, the old one after a failure."""
     if not momentum.remembers:
         return old
     new = jnp.where(jnp.all(jnp.isfinite(direction)), direction.astype(old.dtype), 0.0)

@@ -10,7 +10,7 @@ from .._base.show import grid
 from .._base.tree import split
 from .._base.types import Params
 from .._gram import Layout
-from .._problem.validate import check_batch, validate
+from .._problem.validate import check_inputs, validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
 from ._auto import Auto
@@ -133,7 +133,7 @@ def plan(
     found: list[Setting] = []
 
     def analyse(params, data):
-        check_batch(problem, params, data)
+        check_inputs(data)
         rows = rows_at(problem.at(data), params).in_gauge(strategy.inverse.gauge)
         found.append(setting_of(rows)[0])
 
@@ -142,7 +142,7 @@ def plan(
     chosen, reason = strategy.solver, "Asked for."
     if isinstance(chosen, Auto):
         chosen, reason = chosen.choose(setting, inverse)
-    candidates = {solver.name: solver for solver in (SVD(), Dual(), Primal(), Krylov())}
+    candidates: dict[str, AbstractSolver] = {solver.name: solver for solver in (SVD(), Dual(), Primal(), Krylov())}
     candidates[chosen.name] = chosen
     routes = tuple(_route(solver, setting, inverse, limit) for solver in candidates.values())
     layout = setting.primal if isinstance(chosen, Primal) else setting.dual

@@ -69,10 +69,12 @@ class AbstractStep(eqx.Module):
 
     The state has a fixed structure and fixed dtypes.
 
-        class Halving(pullback.step.AbstractStep):
-            def step(self, sub, state):
-                curve = sub.curve(sub.direction())
-                return pullback.step.move(sub, curve, 0.5), state
+    ```python
+    class Halving(pb.step.AbstractStep):
+        def step(self, sub, state):
+            curve = sub.curve(sub.direction())
+            return pb.step.move(sub, curve, 0.5), state
+    ```
     """
 
     def check(self, problem: Composite, inverse: AbstractInverse) -> None:
@@ -128,7 +130,7 @@ def move(
     - `sub`: the problem near the point, damped as the direction is.
     - `curve`: what `sub.curve` returned.
     - `rate`: how far along it.
-    - `value`: the loss there; evaluated if left out.
+    - `value`: the loss there; defaults to an evaluation.
     - `accepted`: whether to go there.
     - `trials`: how many points were tried.
     """
@@ -137,11 +139,10 @@ def move(
     displacement = curve(rate)
     value = sub.value_at(displacement) if value is None else value
     bent = curve.acceleration
-    assert sub.natural is not None
     return Move(
         displacement=displacement,
         direction=curve.velocity,
-        solution=sub.natural,
+        solution=sub.solution,
         value=value,
         rate=rate,
         damping=jnp.asarray(jnp.nan if sub.damping is None else sub.damping, dtype),

@@ -5,6 +5,7 @@ It takes one more product with the second derivative of the model and uses the s
 """
 
 from .._base.checks import positive
+from .._base.types import Scalar
 from ._base import AbstractStep
 
 
@@ -12,9 +13,9 @@ class Geodesic(AbstractStep):
     """Another rule on bent curves."""
 
     step_rule: AbstractStep
-    bound: float
+    bound: float | Scalar
 
-    def __init__(self, step_rule: AbstractStep, bound: float = 1.0):
+    def __init__(self, step_rule: AbstractStep, bound: float | Scalar = 1.0):
         """Choose the rule to bend.
 
         **Arguments:**

@@ -1,5 +1,9 @@
-r"""How far along the natural gradient: backtracking until the decrease is a fair part of the
-predicted one, or the best of a grid.
+r"""How far along the natural gradient: backtracking, or the best of a grid of lengths.
+
+Backtracking tries \(t = t_0, \beta t_0, \beta^2 t_0, \dots\) until the loss falls by a fraction of
+what first order predicts,
+
+\[ L(\theta) - L(\theta + t d) \ge c\,t\,(-g^\top d) . \]
 """
 
 import equinox as eqx
@@ -7,16 +11,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._base.checks import positive
+from .._base.checks import error, integer, positive
 from ._base import AbstractStep, move
 
 
 class LineSearch(AbstractStep):
-    """Backtracking: t = initial, shrink·initial, ..., until L(θ) - L(θ + t d) ≥ fraction · t ·
-    (-g·d), which is what first order predicts.
+    """Backtracking from a first length until the loss falls by a fraction of the prediction.
 
-    A direction along which the loss does not fall to first order (momentum can give one) is asked
-    for any decrease.
+    Along a direction of ascent, which momentum can give, any decrease suffices.
+
+    ```python
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.LineSearch())
+    ```
     """
 
     initial: float
@@ -36,21 +42,18 @@ class LineSearch(AbstractStep):
         **Arguments:**
 
         - `initial`: the first length; 1 is the whole natural gradient.
-        - `shrink`: by what it is multiplied after a failure, between 0 and 1.
-        - `fraction`: of the predicted decrease, between 0 and 1.
-        - `max_trials`: after so many failures the step is rejected.
+        - `shrink`: the factor of the length after each failure, between 0 and 1.
+        - `fraction`: the fraction of the predicted decrease to reach, at least 0 and below 1.
+        - `max_trials`: how many lengths are tried; if none is accepted, the step is rejected.
         """
         positive("LineSearch", "initial", initial)
         positive("LineSearch", "shrink", shrink, below=1)
         positive("LineSearch", "fraction", fraction, below=1, zero=True)
-        if max_trials < 1:
-            raise ValueError(f"LineSearch(max_trials={max_trials}): max_trials must be at least 1.")
-        self.initial, self.shrink, self.fraction, self.max_trials = (
-            initial,
-            shrink,
-            fraction,
-            max_trials,
-        )
+        integer("LineSearch", "max_trials", max_trials, least=1)
+        self.initial = initial
+        self.shrink = shrink
+        self.fraction = fraction
+        self.max_trials = max_trials
 
     def step(self, sub, state):
         curve = sub.curve(sub.direction())
@@ -75,7 +78,7 @@ class LineSearch(AbstractStep):
 
 
 class GridSearch(AbstractStep):
-    """The best of a grid of lengths; rejected if none is better than staying."""
+    """The best of a grid of lengths; the step is rejected if none lowers the loss."""
 
     rates: tuple[float, ...]
 
@@ -84,26 +87,20 @@ class GridSearch(AbstractStep):
 
         **Arguments:**
 
-        - `rates`: the lengths; 1, 1/2, 1/4, ..., 2⁻³⁰ if left out.
+        - `rates`: the lengths; defaults to 1, 1/2, 1/4, ..., 2⁻³⁰.
         """
-        rates = (
-            tuple(2.0**-k for k in range(31))
-            if rates is None
-            else tuple(float(rate) for rate in rates)
-        )
+        rates = tuple(2.0**-k for k in range(31)) if rates is None else tuple(rates)
+        example = "GridSearch((1.0, 0.5, 0.25))"
         if not rates:
-            raise ValueError(
-                "GridSearch(rates=()): give at least one length, e.g. GridSearch((1.0, 0.5, 0.25))."
-            )
+            raise error("GridSearch", "rates", rates, "at least one length", example)
         for rate in rates:
-            positive("GridSearch", "rates", rate)
-        self.rates = rates
+            positive("GridSearch", "rates", rate, example=example)
+        self.rates = tuple(float(rate) for rate in rates)
 
     def step(self, sub, state):
         curve = sub.curve(sub.direction())
         rates = jnp.asarray(self.rates, sub.dtype)
         values: Float[Array, " k"] = jax.lax.map(lambda t: sub.value_at(curve(t)), rates)
         best = jnp.argmin(values)
-        return move(
-            sub, curve, rates[best], values[best], values[best] < sub.value, rates.size
-        ), state
+        better = values[best] < sub.value
+        return move(sub, curve, rates[best], values[best], better, rates.size), state

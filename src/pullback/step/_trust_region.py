@@ -1,21 +1,29 @@
-r"""A trust region in the metric's *true* divergence: the longest part \(t \le 1\) of the step with
-\(\rho(f(\theta + td), f(\theta)) \le \tfrac12\Delta^2\).
+r"""A trust region in the metric's *true* divergence ρ: the longest part \(t \le 1\) of a step with
 
-In the quadratic model of ρ this is \(\|A\,td\| \le \Delta\). The model is wrong where it matters,
-for long steps and saturating outputs; so ρ itself is evaluated, and t found by bisection. The
-radius Δ follows the gain.
+\[ \rho(f(\theta + td), f(\theta)) \le \tfrac12\Delta^2 . \]
+
+In the quadratic model of ρ this is \(\|A\,td\| \le \Delta\). The model is inaccurate where the
+bound matters, for long steps and saturating outputs; so ρ itself is evaluated, and t is found by
+bisection. The radius Δ follows the gain.
 """
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from .._base.checks import positive
-from ._base import AbstractStep, move
+from .._base.checks import integer, positive
+from .._base.types import Scalar
+from ._base import AbstractStep, Move, move
 
 
 class TrustRegion(AbstractStep):
-    """At most a given divergence per step, more or less of it by the gain."""
+    """A bound on the divergence per step that grows and shrinks with the gain.
+
+    ```python
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.TrustRegion(radius=0.5))
+    ```
+    """
 
     radius: float
     accept: float
@@ -37,23 +45,19 @@ class TrustRegion(AbstractStep):
         positive("TrustRegion", "radius", radius)
         positive("TrustRegion", "accept", accept, below=0.25, zero=True)
         positive("TrustRegion", "largest", largest)
-        if max_trials < 2:
-            raise ValueError(
-                f"TrustRegion(max_trials={max_trials}): max_trials must be at least 2."
-            )
-        self.radius, self.accept, self.largest, self.max_trials = (
-            radius,
-            accept,
-            largest,
-            max_trials,
-        )
+        integer("TrustRegion", "max_trials", max_trials, 2, "TrustRegion(max_trials=40)")
+        self.radius = radius
+        self.accept = accept
+        self.largest = largest
+        self.max_trials = max_trials
 
     def check(self, problem, inverse):
         metric = problem.metric
         if not metric.has_divergence or metric.couples_samples:
             raise ValueError(
-                f"step=TrustRegion() measures steps in the divergence of the metric, and {type(metric).__name__} has none. "
-                "Use step=LevenbergMarquardt() or step=LineSearch()."
+                "step=TrustRegion() measures steps in the divergence of the metric, and "
+                f"{type(metric).__name__} has none. Use step=pullback.step.LevenbergMarquardt() or "
+                "step=pullback.step.LineSearch()."
             )
 
     def init(self, dtype):
@@ -69,18 +73,17 @@ class TrustRegion(AbstractStep):
             return jnp.where(jnp.isfinite(found), found, jnp.inf)
 
         whole = divergence(1.0) <= bound
+        length = sub.norm(curve.velocity)
+        # Exact if the divergence were quadratic.
+        guess = state.astype(dtype) / jnp.maximum(length, jnp.finfo(dtype).tiny)
 
-        # Invariant: `inside` is in the region (0 is), `beyond` is not. The first guess is that of
-        # the quadratic model.
+        # Invariant: `inside` is in the region (0 is), `beyond` is not.
         def again(carry):
             _inside, reached, _beyond, trials = carry
             return ~whole & (trials < self.max_trials) & (reached < 0.98 * bound)
 
         def bisect(carry):
             inside, reached, beyond, trials = carry
-            guess = state.astype(dtype) / jnp.maximum(
-                sub.norm(curve.velocity), jnp.finfo(dtype).tiny
-            )
             middle = jnp.where((trials == 1) & (guess < 1), guess, (inside + beyond) / 2)
             found = divergence(middle)
             fits = found <= bound
@@ -97,17 +100,16 @@ class TrustRegion(AbstractStep):
         t = jnp.where(whole, 1.0, inside)
         value = sub.value_at(curve(t))
         tried = move(sub, curve, t, value, value <= sub.value, trials)
-        tried = eqx.tree_at(
-            lambda m: m.accepted, tried, tried.accepted & (tried.gain > self.accept)
-        )
-        grown = jnp.where((tried.gain > 0.75) & ~whole, jnp.minimum(2 * state, self.largest), state)
-        shrunk = jnp.minimum(
-            state / 4,
-            jnp.where(whole, sub.norm(curve.velocity).astype(state.dtype) / 4, state / 4),
-        )
-        after = jnp.where(
-            tried.accepted & (tried.gain >= 0.25),
-            grown,
-            jnp.maximum(shrunk, jnp.finfo(state.dtype).tiny),
-        )
-        return tried, after.astype(state.dtype)
+        enough = tried.accepted & (tried.gain > self.accept)
+        tried = eqx.tree_at(lambda m: m.accepted, tried, enough)
+        return tried, self._next(state, tried, whole, length.astype(state.dtype))
+
+    def _next(self, radius: Scalar, tried: Move, whole: Array, length: Scalar) -> Scalar:
+        """Return the radius of the next step."""
+        grown = jnp.minimum(2 * radius, self.largest)
+        # A good step that ended inside the region says nothing about a larger one.
+        good = jnp.where((tried.gain > 0.75) & ~whole, grown, radius)
+        # A bad step inside the region: what matters is how long it was.
+        bad = jnp.where(whole, jnp.minimum(radius, length) / 4, radius / 4)
+        bad = jnp.maximum(bad, jnp.finfo(radius.dtype).tiny)
+        return jnp.where(tried.accepted & (tried.gain >= 0.25), good, bad).astype(radius.dtype)

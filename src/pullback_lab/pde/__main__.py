@@ -1,7 +1,7 @@
-"""`python -m pullback_lab.pde A B --seeds 5 --minutes 10`: solve equations, print the errors
-against steps and wall-clock beside the published ones.
+"""`python -m pullback_lab.pde A B --seeds 5 --minutes 10`: solves equations, prints tables.
 
-With `--out FILE` the tables are also written as Markdown, and every measurement as JSON beside it.
+A table has the errors against steps and wall-clock time, beside the published one. `--out FILE`
+also writes the tables as Markdown, and all measurements as JSON beside them.
 """
 
 import argparse
@@ -108,8 +108,8 @@ def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
     if chosen.processes == 1:
         yield from (one(name, seed, *words, True) for seed in range(chosen.seeds))
         return
-    # Afresh, because JAX does not survive a fork (and `one` is not of this module, which they could
-    # not import); no bars, which would write over each other.
+    # Spawned, because JAX does not survive a fork. `one` is in another module, since a spawned
+    # process cannot import `__main__`. Several progress bars would overwrite each other.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
         min(chosen.processes, chosen.seeds), context

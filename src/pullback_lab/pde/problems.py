@@ -1,13 +1,13 @@
-"""The equations of the literature on natural gradients for physics-informed networks, with their
-networks and numbers of points.
+"""Equations of the literature on natural gradients for physics-informed networks.
+
+Each comes with the network and the number of points that it is published with.
 """
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from pullback.pde._derivatives import laplacian, partial
-from pullback.pde._equation import Equation
+from pullback.pde import Equation, laplacian, partial
 
 PI = jnp.pi
 
@@ -86,11 +86,11 @@ EQUATIONS = {
         ),
     )
 }
-"""By name."""
+"""The equations by name."""
 
 
 class Published(NamedTuple):
-    """The best error in the literature, root mean square, tuned, on a GPU within 3000 s."""
+    """The best published root mean square error, tuned, on a GPU, within 3000 s."""
 
     error: float
     method: str

@@ -1,4 +1,4 @@
-"""Solve an equation from a seed, and note the error against steps and wall-clock."""
+"""Solves an equation from a seed and measures the error against steps and wall-clock time."""
 
 import time
 from typing import NamedTuple
@@ -6,14 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from pullback._descent.descent import NaturalGradientDescent
-from pullback._fit.fit import fit
-from pullback.inverse._base import Tikhonov
-from pullback.momentum._base import Spring
-from pullback.pde._equation import Equation
-from pullback.pde._network import initialise
-from pullback.pde._sampling import interior
+from pullback import NaturalGradientDescent, Report, Spring, Tikhonov, fit
+from pullback.pde import Equation, initialise, interior
 from pullback.step import Fixed, Geodesic, LevenbergMarquardt
 
 from .problems import EQUATIONS
@@ -26,33 +22,34 @@ class Measured(NamedTuple):
 
     step: int
     seconds: float
-    """Of training, compilation included, measuring not."""
+    """The time of training with compilation, without the measurements."""
     cpu: float
-    """The same on the clock of the processor: what it takes on a machine that others use too."""
+    """The same time on the clock of the processor, which other programs do not change."""
     loss: float
     error: float
-    """Root mean square."""
+    """The root mean square error."""
     relative: float
-    """Relative to the root mean square of the solution."""
+    """The error relative to the root mean square of the solution."""
 
 
 def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDescent:
-    """What an equation is solved with: Levenberg-Marquardt with second-order correction; where the
-    points are fewer than the parameters, damped natural gradients with `Spring`; where points are
-    renewed and the equation says so, a falling rate.
+    """The optimiser of an equation.
+
+    Levenberg-Marquardt with second-order correction; with fewer points than parameters, damped
+    natural gradients with `Spring`. Where points are renewed and the equation has a `whole`, the
+    rate falls.
     """
     problem = equation.problem()
     if equation.inside + equation.border < equation.size:
-        # A search along the line would fit its own few points each time, and the loss at the next
-        # ones would grow.
+        # A line search would fit the few points of the step, and the loss on the next ones would
+        # grow.
         spring = Spring(0.9) if momentum else None
         return NaturalGradientDescent(
             problem, inverse=Tikhonov(1e-3), step=Fixed(0.1), momentum=spring
         )
     rule = LevenbergMarquardt()
     if equation.renewed and equation.whole:
-        # The gain is that on the points of the step, which smaller steps always have: the damping
-        # needs a floor.
+        # The gain on the points of the step lets the damping shrink to zero, so it has a minimum.
         rule = LevenbergMarquardt(
             rate=lambda count: jnp.minimum(1.0, equation.whole / (count + 1)), minimum=1e-9
         )
@@ -68,7 +65,7 @@ def solve(
     every: int,
     progress: bool = True,
 ) -> list[Measured]:
-    """Train from a seed."""
+    """Train from a seed; returns the measurements, one every `every` steps and one at the end."""
     start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
     params = initialise(start, equation.widths, equation.scale)
     compare = interior(test, TEST_POINTS, equation.dimension)
@@ -78,17 +75,17 @@ def solve(
     made = 0
     loss = float("nan")
 
-    def now():
+    def now() -> np.ndarray:
         return np.array([time.monotonic(), time.process_time()])
 
-    def note(params):
+    def note(params: PyTree) -> None:
         nonlocal outside
         stopped = now()
         error, relative = (float(x) for x in measure(params, compare))
         found.append(Measured(made, *(stopped - began - outside), loss, error, relative))
         outside = outside + now() - stopped
 
-    def watch(report):
+    def watch(report: Report) -> bool:
         nonlocal made, loss
         made = report.step
         loss = float(report.rows["loss_after"][-1])
@@ -108,7 +105,7 @@ def solve(
 def one(
     name: str, seed: int, steps: int, seconds: float, momentum: bool, progress: bool
 ) -> list[Measured]:
-    """One run, in whatever process."""
+    """One run, in the process that calls it."""
     jax.config.update("jax_enable_x64", True)
     equation = EQUATIONS[name]
     return solve(

@@ -11,7 +11,10 @@ from ..papers import Budget, Claim, Row, Verdict, judge
 from .result import Result, decode, encode
 from .stamp import now, stamp
 
-DOTS_PER_INCH = 120
+FORMATS: dict[str, dict[str, Any]] = {"png": {"dpi": 120}, "svg": {"metadata": {"Date": None}}}
+"""The formats of a figure, with the options of matplotlib. Without its date, an SVG file of the
+same figure has the same bytes.
+"""
 
 
 def perform(claim: Claim, budget: Budget) -> tuple[Result, dict[str, bytes]]:
@@ -82,7 +85,7 @@ def render(claim: Claim, data: Mapping[str, Any]) -> dict[str, bytes]:
         if isinstance(figure, tuple):  # `pullback.plot` returns (figure, axes)
             figure = figure[0]
         pictures = {}
-        for kind, options in (("png", {"dpi": DOTS_PER_INCH}), ("svg", {"metadata": {"Date": None}})):
+        for kind, options in FORMATS.items():
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, facecolor="white", **options)
             pictures[kind] = buffer.getvalue()

@@ -139,7 +139,7 @@ def _earlier(
 def _seconds_left(
     names: list[str], workers: list[Worker], expected: Mapping[str, float]
 ) -> float | None:
-    """An estimate of the seconds left, or `None`; claims never run count as the mean of the others."""
+    """An estimate of the seconds left; a new claim counts as the mean. `None` if all are new."""
     known = list(expected.values())
     if not known:
         return None

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._figure import COLOURS, open_figure
 from .._numbers import distance, generator
 
@@ -60,12 +60,22 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     off = [distance(v, crossed_limit) for v in crossed_damped]
     b = _rows(params, other)
     g = _flat(crossed.covector)
-    outside = np.linalg.norm(g - np.linalg.pinv(b) @ (b @ g))
+    outside = float(np.linalg.norm(g - np.linalg.pinv(b) @ (b @ g)))
     last = float(np.linalg.norm(crossed_damped[-1] - crossed_limit)) * DAMPINGS[-1] / outside
     slope = distance((damped[-1] - limit) / DAMPINGS[-1], -pseudo @ limit)
     hidden = 1 - float(crossed.stats.covector_share)
     shared = abs(1 - float(exact.stats.covector_share))
-    rows = (
+    rows = _compared(on, off, slope, last, hidden, shared)
+    return Measured(
+        rows, {"damping": np.asarray(DAMPINGS), "on": np.asarray(on), "off": np.asarray(off)}
+    )
+
+
+def _compared(
+    on: list[float], off: list[float], slope: float, last: float, hidden: float, shared: float
+) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
+    return (
         at_most(
             "metric and gradient of different samples: relative distance from the limit at λ = "
             "1e-6",
@@ -114,9 +124,6 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             1e-12,
             Role.CONTROL,
         ),
-    )
-    return Measured(
-        rows, {"damping": np.asarray(DAMPINGS), "on": np.asarray(on), "off": np.asarray(off)}
     )
 
 

@@ -12,6 +12,9 @@ solutions of least \(\ell_1\) norm. The conclusion survives, and with it that no
 nothing of the data can describe the natural flow.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from jaxtyping import PRNGKeyArray
 from scipy.optimize import minimize
@@ -88,9 +91,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, data)
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """Both planes of parameters: the line of margin 1, the balls that touch it, the two argmins."""
-
     fig, axes = open_figure(columns=2, size=(3.8, 3.8))
     angle = np.linspace(0, 2 * np.pi, 200)
     for ax, x, printed, right, name in zip(

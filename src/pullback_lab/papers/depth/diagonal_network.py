@@ -16,6 +16,8 @@ Where \(J\) is onto and \(F\) invertible, \(\delta_l = c_l\,\delta_\beta/\sum_m 
 by coordinate.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
@@ -56,9 +58,11 @@ def as_printed(weights: np.ndarray, x: np.ndarray, y: np.ndarray, driver: str) -
     matrix = fisher(x, beta) @ jacobian(weights)
     right = gradient(x, y, beta)
     if driver != "gels":
-        return np.asarray(scipy.linalg.lstsq(matrix, right, cond=1e-11, lapack_driver=driver)[0])  # pyright: ignore[reportOptionalSubscript]
+        found: Any = scipy.linalg.lstsq(matrix, right, cond=1e-11, lapack_driver=driver)
+        return np.asarray(found[0])
     padded = np.concatenate([right, np.zeros(max(0, matrix.shape[1] - right.size))])
-    return np.asarray(scipy.linalg.lapack.dgels(matrix, padded[:, None])[1])[: matrix.shape[1], 0]  # pyright: ignore
+    found = scipy.linalg.get_lapack_funcs("gels", (matrix,))(matrix, padded[:, None])
+    return np.asarray(found[1])[: matrix.shape[1], 0]
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:

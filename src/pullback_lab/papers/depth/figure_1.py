@@ -15,7 +15,8 @@ Moore-Penrose inverse end at different optima too (with one sample they follow t
 Euclidean flows): the control.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -127,9 +128,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     return Measured(rows, data)
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """Two parameter spaces and the hypotheses."""
-
     fig, axes = open_figure(columns=3, size=(3.6, 3.6))
     colours = {"EGD": COLOURS[1], "NGD": COLOURS[0]}
     styles = {"W1": "-", "W2": "--"}

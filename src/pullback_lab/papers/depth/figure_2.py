@@ -17,6 +17,9 @@ near zero the steps are so large that rounding makes the layers differ, and with
 equal layers are kept equal.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
@@ -24,7 +27,7 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 from pullback.linear import l1_margin, l2_margin
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, equals
 from .._figure import COLOURS, open_figure
 from ._logistic import STACKED, batch, follow, phi
 from ._margins import natural_margin
@@ -97,7 +100,22 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     ngd = np.array([degrees(descent[d][-1]) for d in (1, 2, 3)])
     ngf = np.array([degrees(natural[d][-1]) for d in (1, 2, 3)])
     egf = {d: float(degrees(euclidean[d][-1])) for d in (1, 2, 3)}
-    rows = (
+    stopped = bool(stuck.result == pb.RESULTS.rank_changed)
+    rows = _rows(angle, egf, ngf, ngd, stopped, float(jumped))
+    data = {f"EGF|{d}": euclidean[d] for d in euclidean} | {f"NGD|{d}": descent[d] for d in descent}
+    return Measured(rows, {**data, "late": LATE, "step": step, **limits})
+
+
+def _rows(
+    angle: dict[str, float],
+    egf: dict[int, float],
+    ngf: np.ndarray,
+    ngd: np.ndarray,
+    stopped: bool,
+    jumped: float,
+) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
+    return (
         at_most(
             "A: EGF, L = 1, t = 1e100: off the largest l2 margin, degrees",
             abs(egf[1] - angle["l2"]),
@@ -128,7 +146,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         ),
         equals(
             "w1 = w2, NGF: stopped where J loses a row",
-            bool(stuck.result == pb.RESULTS.rank_changed),
+            stopped,
             True,
             Role.CONTROL,
         ),
@@ -139,15 +157,12 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CONTROL,
         ),
     )
-    data = {f"EGF|{d}": euclidean[d] for d in euclidean} | {f"NGD|{d}": descent[d] for d in descent}
-    return Measured(rows, {**data, "late": LATE, "step": step, **limits})
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """The points and the separators on their way: EGD with one and three layers, NGD with one and
     three.
     """
-
     fig, axes = open_figure(columns=4, size=(3.0, 3.2))
     panels = (
         ("EGF", 1, "l2", r"$\ell_2$ margin"),

@@ -15,6 +15,8 @@ one observation, the mask, the natural kernel spreads like the Euclidean one (`t
 """
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._figure import open_figure
 from .._numbers import distance, generator
 from ._products import gaussian, jacobian, product, sides
@@ -112,9 +114,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 for name, m in zip(COLUMNS, (egf, egd, ngf, ngd), strict=True)
             }
     data["steps off"] = np.array([found["finest"][d] for d in (1, 2, 3)])
+    rows = _rows(found)
+    return Measured(rows, data)
+
+
+def _rows(found: dict[str, dict[int, list]]) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
     worst = lambda name, depths=(1, 2, 3): max(max(found[name][d]) for d in depths)
     least = lambda name, depth: min(found[name][depth])
-    rows = (
+    return (
         at_most(
             "NGF: the natural kernel against the middle entry alone, all depths",
             worst("natural"),
@@ -144,12 +152,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         ),
         at_most("JJ⁺ in NumPy", worst("dense"), 1e-9, Role.CONTROL),
     )
-    return Measured(rows, data)
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """Depths from top to bottom; EGF, EGD, NGF, NGD from left to right."""
-
     fig, axes = open_figure(columns=4, rows=3, size=(2.1, 2.1))
     steps = {"EGF": "", "EGD": r", $\eta = 0.1$", "NGF": "", "NGD": r", $\eta = 0.01$"}
     for i, depth in enumerate((1, 2, 3)):

@@ -22,7 +22,7 @@ from jaxtyping import PRNGKeyArray
 from pullback.linear import MatrixProduct
 
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
-from .._figure import COLOURS
+from .._figure import COLOURS, open_figure
 from .._numbers import generator
 from ._figure_factors import error, euclidean_flow, initial, product, sample_task
 
@@ -164,10 +164,7 @@ def rows(data: Mapping[str, Any]) -> Iterator[Row]:
 
 def draw(data: Mapping[str, Any]) -> Any:
     """Error, effective rank, collapsed initialisation."""
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(13, 4), layout="constrained")
-    left, middle, right = drawing.subplots(1, 3)
+    drawing, (left, middle, right) = open_figure(columns=3, size=(13 / 3, 4.0))
 
     def line(axes, name, **style):
         values = data[name]

@@ -8,6 +8,7 @@ nor number of steps is a parameter; what depth does is then a matter of the init
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
@@ -32,7 +33,7 @@ def sizes(budget: Budget) -> Sizes:
     return Sizes(50, 5, (25, 50, 120, 200), (5000, 5000, 5000, 5000), True, 1000, seeds(budget, 2))
 
 
-def rows(data: dict) -> Iterator[Row]:
+def rows(data: dict[str, Any]) -> Iterator[Row]:
     """What the text says of the figure, and what the runs give."""
     samples = data["samples"]
     dimension = data["dimension"]
@@ -57,10 +58,9 @@ def rows(data: dict) -> Iterator[Row]:
         (best - population)[many].min(),
         0.0,
     )
+    gain = (euclidean[3] - euclidean[0])[many].mean()
     yield at_most(
-        "the deepest network performs poorly: EGD L = 4 minus L = 1, mean over N > D",
-        (euclidean[3] - euclidean[0])[many].mean(),
-        0.0,
+        "the deepest network performs poorly: EGD L = 4 minus L = 1, mean over N > D", gain, 0.0
     )
     yield at_least(
         "N > D: EGD L = 2 exceeds L = 1: least difference",
@@ -83,7 +83,6 @@ def rows(data: dict) -> Iterator[Row]:
         0.1,
         Role.CORRECTED,
     )
-    gain = (euclidean[3] - euclidean[0])[many].mean()
     yield at_least(
         "followed to the end, L = 4 is above L = 1: mean over N > D", gain, 0.0, Role.CORRECTED
     )

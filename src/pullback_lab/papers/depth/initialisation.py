@@ -6,6 +6,9 @@ The effective rank of \(\beta = W_1\cdots W_L\) is \(\exp(-\sum_i p_i\log p_i)\)
 it falls, towards 1.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -69,9 +72,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """Mean spectra, and effective ranks over depth."""
-
     fig, axes = open_figure(columns=2, size=(4.2, 3.4))
     for i, (depth, values) in enumerate(zip(data["depths"], data["spectra"], strict=True)):
         axes[0].plot(

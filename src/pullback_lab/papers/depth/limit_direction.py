@@ -17,6 +17,9 @@ it often is near. The flow gets there like \(1/t\), once \(t\) is large against 
 least slack \(\tilde x_i\cdot v - 1\) of the other samples.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -81,9 +84,8 @@ def _other() -> float:
     return cosine(natural_margin(_toy.X, _toy.Y), np.asarray(l2_margin(_toy.X, _toy.Y)))
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """The distance from the limit over time."""
-
     fig, axes = open_figure()
     t = np.asarray(data["times"])
     axes.plot(t, np.asarray(data["errors"]).T, color=COLOURS[0], marker="o", ms=3, lw=1)

@@ -20,7 +20,7 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._numbers import cosine, distance, generator
 from ._logistic import DIAGONAL, LINEAR, batch, fisher, gradient
 
@@ -71,7 +71,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         layers = 0.1 * rng.standard_normal((2, columns))
         options = {
             "t1": 1e5,
-            "ts": [1e5],
+            "ts": np.array([1e5]),
             "kind": pb.EuclideanFlow(),
             "clock": pb.LogTime(),
             "rtol": 1e-4,
@@ -92,8 +92,16 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         expected = np.linalg.solve(fisher(others, beta) / many, gradient(x, y, beta) / columns)
         expected *= min(STEP, CAP / np.abs(x @ expected).max())
         check.append(distance(beta - path[6], expected))
+    rows = _rows(scores, spread, check)
+    return Measured(rows, {name: np.array(values) for name, values in scores.items()})
+
+
+def _rows(
+    scores: dict[str, list[float]], spread: list[float], check: list[float]
+) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
     mean = {name: float(np.mean(values)) for name, values in scores.items()}
-    rows = (
+    return (
         at_least(
             "N = D: accuracy with the population Fisher, less that with the training Fisher",
             mean["population"] - mean["training"],
@@ -112,7 +120,6 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         ),
         at_most("control: a step of the library against NumPy", max(check), 1e-8, Role.CONTROL),
     )
-    return Measured(rows, {name: np.array(values) for name, values in scores.items()})
 
 
 CLAIM = Claim(

@@ -13,6 +13,9 @@ deviation \(D^{-1/2}\), so \(y_i[(XX^\top)^{-1}y]_i \approx (1 - g_i\sqrt{N/D})/
 of \(N\) Gaussians is about \(\sqrt{2\log N}\): the change is around \(D = 2N\log N\), and slow.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -79,9 +82,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """The fraction over D/(N log N)."""
-
     fig, axes = open_figure()
     for i, (n, fraction) in enumerate(
         zip(data["sizes"], np.asarray(data["fractions"]), strict=True)

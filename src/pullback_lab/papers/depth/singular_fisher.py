@@ -17,6 +17,9 @@ least \(\ell_1\) norm, not to that of least squares.
 holds for what the metric sees.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
@@ -24,7 +27,7 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 from pullback.linear import l1_interpolant
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._figure import COLOURS, open_figure
 from .._numbers import cosine, distance, generator
 from ._logistic import STACKED, follow, interpolating_logits, separable
@@ -94,7 +97,19 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         sparse.append([cosine(b, l1) for b in small])
         least.append([cosine(b, ols) for b in small])
         excess.append([np.abs(b).sum() / np.abs(l1).sum() - 1 for b in (*small, ols)])
-    rows = (
+    rows = _rows(logits_gap, beta_gap, dual_gap, least, excess)
+    return Measured(rows, {"scales": SCALES, "l1": np.array(sparse), "ols": np.array(least)})
+
+
+def _rows(
+    logits_gap: list[float],
+    beta_gap: list[float],
+    dual_gap: list[float],
+    least: list[list[float]],
+    excess: list[list[float]],
+) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
+    return (
         at_most(
             "coefficients of L = 2 and 3 against L = 1, t = 10: smallest difference",
             min(beta_gap),
@@ -134,12 +149,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CONTROL,
         ),
     )
-    return Measured(rows, {"scales": SCALES, "l1": np.array(sparse), "ols": np.array(least)})
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """Cosines with the two interpolants, over the size of the start."""
-
     fig, axes = open_figure()
     for name, label, colour in (
         ("l1", r"with the least $\ell_1$ interpolant", COLOURS[0]),

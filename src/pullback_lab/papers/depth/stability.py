@@ -18,7 +18,7 @@ left; beyond 709 \(e^{u_{\max}-u}\) overflows, where a shift by \(u_{\min}\) can
 The library does the like (graded rows). All are compared with a thousand decimal digits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -182,11 +182,10 @@ def _curves(
     return {name: [one[name] for one in found] for name in METHODS}
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """Relative error against the spread of the margins, for more columns than samples and for
     fewer.
     """
-
     fig, axes = open_figure(columns=2, size=(4.6, 3.8))
     styles = dict(zip(METHODS, ("v", "s", "^", "D", "o", "*"), strict=True))
     for ax, shape in zip(axes, ("N < D", "N > D"), strict=True):

@@ -61,6 +61,19 @@ def law(j: np.ndarray, f: np.ndarray) -> float:
     return distance(inverse(j) @ inverse(f) @ inverse(j.T), inverse(j.T @ f @ j))
 
 
+def laws(rng: np.random.Generator, count: int) -> tuple[list[float], list[float], list[float]]:
+    """The errors of the law: J of full row rank, J of full column rank, F singular."""
+    rows_full = []
+    columns_full = []
+    singular = []
+    for _ in range(count):
+        root = rng.standard_normal((3, 3))
+        rows_full.append(law(rng.standard_normal((3, 5)), root @ root.T + np.eye(3)))
+        columns_full.append(law(rng.standard_normal((5, 3)), np.cov(rng.standard_normal((5, 9)))))
+        singular.append(law(rng.standard_normal((3, 5)), root[:, :2] @ root[:, :2].T))
+    return rows_full, columns_full, singular
+
+
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Flows, then the law for random matrices."""
     rng = generator(key)
@@ -84,14 +97,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     )
     ambient = np.linalg.solve(f, c)
     projected = j @ np.linalg.solve(j.T @ f @ j, j.T @ f @ ambient)
-    rows_full = []
-    columns_full = []
-    singular = []
-    for _ in range(5 * budget.seeds):
-        root = rng.standard_normal((3, 3))
-        rows_full.append(law(rng.standard_normal((3, 5)), root @ root.T + np.eye(3)))
-        columns_full.append(law(rng.standard_normal((5, 3)), np.cov(rng.standard_normal((5, 9)))))
-        singular.append(law(rng.standard_normal((3, 5)), root[:, :2] @ root[:, :2].T))
+    rows_full, columns_full, singular = laws(rng, 5 * budget.seeds)
     rows = (
         at_most(
             "J onto, flow in w and in θ: largest difference",

@@ -12,6 +12,9 @@ The theorem holds, with the measure of the loss and of the Fisher matrix the sam
 `normalisation`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -62,9 +65,8 @@ def _idle(rng: np.random.Generator) -> int:
     return int(np.sum(y * (x @ np.asarray(l2_margin(x, y))) > 1 + 1e-6))
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """The margins of all samples over time, on the line t."""
-
     fig, axes = open_figure(columns=2, size=(4.2, 3.4))
     t = np.asarray(data["times"])
     margins = np.asarray(data["margins"])

@@ -7,6 +7,8 @@ dropped: a network with fewer parameters than samples, \(P < N\), is off the law
 """
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,9 +99,8 @@ def _too_small(rng: np.random.Generator) -> float:
     return distance(-np.asarray(ng.pushforward), y * (1 + np.exp(-y * s)))
 
 
-def draw(data):
+def draw(data: Mapping[str, Any]) -> Any:
     """The margins over time: each tends to t + c."""
-
     fig, axes = open_figure()
     t = np.asarray(data["times"])
     margins = np.asarray(data["margins"])

@@ -48,7 +48,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             problem(product, target, seen, mask),
             factors,
             t1=6.0,
-            ts=[6.0],
+            ts=np.array([6.0]),
             rtol=1e-6,
             atol=1e-8,
             rank=None,

@@ -13,15 +13,15 @@ touches a result.
 | (36), line 4 | \((1 - \varphi)^2\varphi^2\) | \((1 - \varphi)\varphi^2\) |
 | (37) | \(\nabla_\beta = J^\top\nabla_w\) | \(\nabla_w = J^\top\nabla_\beta\) |
 | (39) | \(\prod_{k \ne i}^N\) | \(\prod_{k \ne n}^L\) |
-| before (49) | \(\mathrm{vec}(ABC) = (C^\top\otimes A)v\) | \(\mathrm{vec}(AXB) = (B^\top\otimes A)v\) |
-| C.3 | \(\tilde x = -x\) gives \(\tilde y = 1\) | only if \(y = -1\); in general \(\tilde x = yx\) |
+| before (49) | \(\mathrm{vec}(ABC) = (C^\top\otimes A)\,x\) | \(\mathrm{vec}(AXC)\) on the left |
+| C.3 | \(\tilde y = 1\) by \(\tilde x = -x\) | only if \(y = -1\); in general \(\tilde x = yx\) |
 | C.3 | \(c \in \mathbb R^D\) | \(c \in \mathbb R^N\) |
 | 2.3 | unique within the eigenspace of \(F\) | unique up to the kernel of \(F\) |
 
-Before (49), \(v = \mathrm{vec}(X)\); the printed line has no \(X\) on its left, and is right if it
-is read with \(B = X\). Also, and not for a number to decide: (28) has \(i = j\) for \(i = k\); (43), (44)
-write \(J^{-1}\) for a right inverse (`factorisation`); B.2 and C.3 refer to B.2 for what is in B.1,
-section 4 to E for F, appendix A to "Theorem 1.4".
+Before (49), \(x = \mathrm{vec}(X)\); the printed line has no \(X\) on its left, and is right if it
+is read with \(B = X\). Also, and not for a number to decide: (28) has \(i = j\) for \(i = k\);
+(43), (44) write \(J^{-1}\) for a right inverse (`factorisation`); B.2 and C.3 refer to B.2 for what
+is in B.1, section 4 to E for F, appendix A to "Theorem 1.4".
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,12 @@
 r"""Definitions 4, 5 and 6, and Remark 1. A representation \(\mathcal O\) of a vector on the model
-is
+is parametrisation independent (4) if
 
-| | if |
-|---|---|
-| parametrisation independent (4) | \(\mathrm d\psi_\theta\,\mathcal O(\psi, \theta) = \mathrm d\varphi_\xi\,\mathcal O(\varphi, \xi)\) wherever \(\psi(\theta) = \varphi(\xi)\) |
-| reparametrisation invariant (5) | the same where \(\psi = \varphi \circ f\), \(\xi = f(\theta)\), with a diffeomorphism \(f\) |
-| invariant on the parameters (6) | \(\mathrm df_\theta\,\mathcal O(\psi, \theta) = \mathcal O(\varphi, \xi)\) |
+\[ \mathrm d\psi_\theta\,\mathcal O(\psi, \theta) = \mathrm d\varphi_\xi\,\mathcal O(\varphi, \xi)
+\quad\text{wherever}\quad \psi(\theta) = \varphi(\xi) , \]
+
+reparametrisation invariant (5) if the same holds where \(\psi = \varphi \circ f\), \(\xi =
+f(\theta)\), with a diffeomorphism \(f\), and invariant on the parameters (6) if \(\mathrm
+df_\theta\,\mathcal O(\psi, \theta) = \mathcal O(\varphi, \xi)\).
 
 If the model is a manifold and parametrisations are charts, \(f = \varphi^{-1}\circ\psi\) always
 exists and the three are one. Here: a chart of three coordinates, others made from it, vectors that

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
-from .._figure import COLOURS
+from .._figure import COLOURS, open_figure
 from .._numbers import generator
 
 DOMAIN = (-np.pi / 4, 5 * np.pi / 4)
@@ -105,10 +105,7 @@ def draw(data: Mapping[str, Any]) -> Any:
     """A figure eight. From its crossing, the ambient gradient points to the right; its projections
     on the two branches go up and down.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = open_figure(size=(6.4, 4.8))
     axes.plot(*data["curve"].T, color="0.6", lw=1.5, zorder=1)
     arrows = (
         ("ambient", "black", "ambient gradient of L(x, y) = x"),

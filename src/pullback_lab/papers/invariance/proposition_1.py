@@ -7,7 +7,7 @@ This cannot be decided by computing, but it can be refuted or illustrated. On th
 | | not proper in the parameters | image |
 |---|---|---|
 | \((s, t^3)\) | the line \(t = 0\) | a line |
-| \((s, r(t))\), \(r\) at rest on \([-\tfrac12, \tfrac12]\) | a third of the square: *positive* measure | still a line |
+| \((s, r(t))\) | \(|t| \le \tfrac12\), where \(r\) rests: *positive* measure | still a line |
 | \((s, t^2 - \tfrac14 s)\) | the line \(t = 0\), a fold | a line |
 
 An image is covered with boxes of side \(b\): the area they cover is \(O(b)\) for a line, and tends

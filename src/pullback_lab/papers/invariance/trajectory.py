@@ -22,7 +22,9 @@ from ._curved import INNER, METRIC, loss, outer, phi, point
 
 def plain(problem: pb.Composite, params: Any, batch: Any) -> Any:
     """The gradient, taken for a vector."""
-    return jax.grad(lambda p: problem.loss(problem.model(p)))(params)  # pyright: ignore[reportOptionalCall]
+    loss = problem.loss
+    assert loss is not None
+    return jax.grad(lambda p: loss(problem.model(p)))(params)
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:

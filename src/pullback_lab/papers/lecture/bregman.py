@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._numbers import distance, generator
 
 A = np.array([0.3, -0.8, 1.1])
@@ -75,7 +75,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
-    """The Hessian of the cross-entropy of three logits, and what a strictly convex function gives."""
+    """The Hessian of the cross-entropy of three logits, and that of a strictly convex function."""
     cross_entropy = lambda z: jax.nn.logsumexp(z) - z[0]
     strict = lambda z: cross_entropy(z) + jnp.sum(z**2) / 2
 
@@ -102,42 +102,49 @@ def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
         diagonal, direct, half = compare(jnp.asarray(a), jnp.asarray(b))
         hessians.append(distance(diagonal, direct))
         euclidean.append(abs(float(half) - np.sum((a - b) ** 2) / 2))
-    return Measured(
-        (
-            at_least(
-                "φ = the cross-entropy of logits, convex: smallest eigenvalue of G_z relative to "
-                "the largest",
-                values[0] / values[-1],
-                1e-10,
-            ),
-            at_least(
-                "φ strictly convex: smallest eigenvalue relative to the largest",
-                other[0] / other[-1],
-                1e-3,
-                Role.CORRECTED,
-            ),
-            at_most(
-                "the kernel is the common shift: D_φ(z + 1, z)",
-                abs(float(shifted)),
-                1e-14,
-                Role.CORRECTED,
-            ),
-            at_least(
-                "and nothing else: second eigenvalue relative to the largest",
-                values[1] / values[-1],
-                0.1,
-                Role.CORRECTED,
-            ),
-            at_most(
-                "the Hessian of D_φ on the diagonal is that of φ: largest error",
-                max(hessians),
-                1e-13,
-                Role.CONTROL,
-            ),
-            at_most(
-                "φ = |z|²/2 gives |z - z'|²/2: largest error", max(euclidean), 1e-13, Role.CONTROL
-            ),
-        )
+    return Measured(_convex_rows(values, other, float(shifted), hessians, euclidean))
+
+
+def _convex_rows(
+    values: np.ndarray,
+    other: np.ndarray,
+    shifted: float,
+    hessians: list[float],
+    euclidean: list[float],
+) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
+    return (
+        at_least(
+            "φ = the cross-entropy of logits, convex: smallest eigenvalue of G_z relative to "
+            "the largest",
+            values[0] / values[-1],
+            1e-10,
+        ),
+        at_least(
+            "φ strictly convex: smallest eigenvalue relative to the largest",
+            other[0] / other[-1],
+            1e-3,
+            Role.CORRECTED,
+        ),
+        at_most(
+            "the kernel is the common shift: D_φ(z + 1, z)",
+            abs(shifted),
+            1e-14,
+            Role.CORRECTED,
+        ),
+        at_least(
+            "and nothing else: second eigenvalue relative to the largest",
+            values[1] / values[-1],
+            0.1,
+            Role.CORRECTED,
+        ),
+        at_most(
+            "the Hessian of D_φ on the diagonal is that of φ: largest error",
+            max(hessians),
+            1e-13,
+            Role.CONTROL,
+        ),
+        at_most("φ = |z|²/2 gives |z - z'|²/2: largest error", max(euclidean), 1e-13, Role.CONTROL),
     )
 
 

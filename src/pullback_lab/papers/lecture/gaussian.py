@@ -5,7 +5,9 @@ r"""The Fisher metric of a Gaussian is one tensor, whatever the coordinates:
 | \((\mu, \sigma)\) | \(\mathrm{diag}(1/\sigma^2,\ 2/\sigma^2)\) |
 | \((\mu, \sigma^2)\) | \(\mathrm{diag}(1/\sigma^2,\ 1/(2\sigma^4))\) |
 | \((\mu, \log\sigma)\) | \(\mathrm{diag}(1/\sigma^2,\ 2)\) |
-| \((\mu/\sigma^2, -1/(2\sigma^2))\) | \(\begin{pmatrix} \sigma^2 & 2\mu\sigma^2 \\ 2\mu\sigma^2 & 4\mu^2\sigma^2 + 2\sigma^4 \end{pmatrix}\) |
+| \((\mu, -\tfrac12)/\sigma^2\) | \(\sigma^2 H\) |
+
+with \(H = \begin{pmatrix} 1 & 2\mu \\ 2\mu & 4\mu^2 + 2\sigma^2 \end{pmatrix}\).
 
 Each is given to the library in its own way, as a matrix, as a divergence, as a likelihood, as a
 log-partition function, and pulled back to the other three. It is the covariance of the scores, and
@@ -24,6 +26,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
+from .._figure import open_figure
 from .._numbers import distance
 
 MEAN = 0.7
@@ -219,10 +222,8 @@ def draw(data: Mapping[str, Any]) -> Any:
     """Balls of one radius in the half-plane of Gaussians: for Fisher they shrink with the standard
     deviation, for Wasserstein they do not.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    for ax, name in zip(figure.subplots(1, 2), ("Fisher", "Wasserstein"), strict=True):
+    figure, axes = open_figure(columns=2, size=(5.0, 3.8))
+    for ax, name in zip(axes, ("Fisher", "Wasserstein"), strict=True):
         pb.plot.ellipses(data["points"], data[name], radius=0.25, axes=ax)
         ax.set(
             xlabel="mean",

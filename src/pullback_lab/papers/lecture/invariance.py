@@ -43,8 +43,9 @@ BATCH = (INPUTS, TARGETS)
 
 def plain(problem: pb.Composite, params: Any, batch: Any) -> Any:
     """The gradient, taken for a vector."""
-    value = lambda p: jnp.mean(problem.loss(problem.model(p, batch[0]), batch[1]))  # pyright: ignore[reportOptionalCall]
-    return jax.grad(value)(params)
+    loss = problem.loss
+    assert loss is not None
+    return jax.grad(lambda p: jnp.mean(loss(problem.model(p, batch[0]), batch[1])))(params)
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:

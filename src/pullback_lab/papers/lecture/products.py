@@ -13,7 +13,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._numbers import distance, generator
 from ._problem import LABELS, PARAMS, X, logits
 
@@ -76,37 +76,40 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         found["squared"].append(distance(s, e))
         found["bregman"].append(distance(c, b))
         found["other"].append(distance(c, e))
-    return Measured(
-        (
-            at_most(
-                "pullback_mvp, squared distance: pullback(...).flat(v) is the same",
-                max(found["euclidean"]),
-                1e-13,
-            ),
-            at_most(
-                "pullback_mvp, Bregman of the cross-entropy: the Fisher metric of the library is "
-                "the same",
-                max(found["library"]),
-                1e-13,
-            ),
-            at_most(
-                "gnhvp, cross-entropy: generalised_gauss_newton is the same",
-                max(found["gauss"]),
-                1e-13,
-            ),
-            at_most(
-                "squared error and Euclidean metric: both products agree",
-                max(found["squared"]),
-                1e-13,
-            ),
-            at_most("φ = L: both products agree", max(found["bregman"]), 1e-13),
-            at_least(
-                "cross-entropy and Euclidean metric: they do not, smallest difference",
-                min(found["other"]),
-                0.01,
-                Role.CONTROL,
-            ),
-        )
+    return Measured(_rows(found))
+
+
+def _rows(found: dict[str, list[float]]) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
+    return (
+        at_most(
+            "pullback_mvp, squared distance: pullback(...).flat(v) is the same",
+            max(found["euclidean"]),
+            1e-13,
+        ),
+        at_most(
+            "pullback_mvp, Bregman of the cross-entropy: the Fisher metric of the library is "
+            "the same",
+            max(found["library"]),
+            1e-13,
+        ),
+        at_most(
+            "gnhvp, cross-entropy: generalised_gauss_newton is the same",
+            max(found["gauss"]),
+            1e-13,
+        ),
+        at_most(
+            "squared error and Euclidean metric: both products agree",
+            max(found["squared"]),
+            1e-13,
+        ),
+        at_most("φ = L: both products agree", max(found["bregman"]), 1e-13),
+        at_least(
+            "cross-entropy and Euclidean metric: they do not, smallest difference",
+            min(found["other"]),
+            0.01,
+            Role.CONTROL,
+        ),
     )
 
 

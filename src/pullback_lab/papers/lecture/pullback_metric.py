@@ -19,6 +19,7 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import open_figure
 from .._numbers import distance
 from ._problem import FISHER, LABELS, PARAMS, X
 from .approximations import divergence
@@ -91,10 +92,7 @@ def draw(data: Mapping[str, Any]) -> Any:
     """Circles of one radius on the outputs of a bent map, right, and what they are on its
     parameters, left: ellipses that lean with the valley.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = open_figure(columns=2)
     pb.plot.ellipses(data["points"], data["matrices"], radius=0.2, axes=left)
     pb.plot.ellipses(
         data["images"], np.stack([np.eye(2)] * len(data["points"])), radius=0.2, axes=right

@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
-from .._figure import COLOURS
+from .._figure import COLOURS, open_figure
 from .._numbers import generator
 
 STEP = 0.2
@@ -76,11 +76,9 @@ def draw(data: Mapping[str, Any]) -> Any:
     """Data and the fit after one step, in minutes and in seconds: far apart for gradient descent,
     one line for the natural gradient.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    figure, axes = open_figure(columns=2, size=(5.0, 3.8))
     grid = np.linspace(0.0, 2.0, 50)
-    for ax, kind in zip(figure.subplots(1, 2), ("gradient", "natural"), strict=True):
+    for ax, kind in zip(axes, ("gradient", "natural"), strict=True):
         for unit, colour, style in (("minutes", COLOURS[0], "-"), ("seconds", COLOURS[1], "--")):
             ax.plot(
                 grid,

@@ -19,6 +19,7 @@ from scipy.linalg import lapack, lstsq
 from scipy.special import expit
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 from .._numbers import generator
 from ..depth._figure_flows import accuracy, sample_task
 
@@ -73,12 +74,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def draw(data: Mapping[str, Any]) -> Any:
     """Accuracy over N, by driver."""
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(5, 4), layout="constrained")
-    axes = drawing.subplots()
+    drawing, axes = open_figure()
     for d, (driver, colour, style) in enumerate(
-        zip(DRIVERS, ("#d55e00", "#0072b2", "#009e73"), ("-", "-", "--"), strict=True)
+        zip(DRIVERS, (COLOURS[1], COLOURS[0], COLOURS[2]), ("-", "-", "--"), strict=True)
     ):
         values = data["accuracy"][d]
         axes.errorbar(

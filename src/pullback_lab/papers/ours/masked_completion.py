@@ -21,6 +21,7 @@ from scipy.integrate import RK23
 from pullback.linear import MatrixProduct
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 from .._numbers import generator
 from ..depth._figure_factors import Completion, error, initial, product, sample_task
 
@@ -32,7 +33,7 @@ LATE = 5.0
 def masked_flow(
     task: Completion, factors: list[np.ndarray], most: int, field: Any
 ) -> tuple[np.ndarray, float, float]:
-    """(β at the end, time reached, error on the observed entries over e⁻ᵗ times that at the start)."""
+    """β at the end, the time t reached, and the error on the observed entries over its e⁻ᵗ law."""
     shape = np.shape(factors)
     count = [0]
     truth = jnp.asarray(task.truth)
@@ -109,16 +110,13 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def draw(data: Mapping[str, Any]) -> Any:
     """The errors on the entries that are not observed."""
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(6, 4), layout="constrained")
-    axes = drawing.subplots()
+    drawing, axes = open_figure(size=(6.0, 4.0))
     names = [
         "all entries\nany depth",
         *(f"observed, L = {depth}\ninitial {scale:g}" for depth, scale in CASES),
     ]
     values = [np.ones(1), *data["errors"]]
-    colours = ("black", "#d55e00", "#009e73", "#56b4e9")
+    colours = ("black", COLOURS[1], COLOURS[2], COLOURS[5])
     axes.bar(
         names, [v.mean() for v in values], yerr=[v.std() for v in values], color=colours, capsize=3
     )

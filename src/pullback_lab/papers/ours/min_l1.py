@@ -10,9 +10,9 @@ matrix of the model is singular.
 *How fast.* Up to terms that vanish with \(\kappa\), \(2\psi(\beta) =
 \lVert\beta\rVert_1\log(4/(e\kappa)) + \sum_j|\beta_j|\log|\beta_j|\). Of two vectors of about the
 same norm S the sums differ by at most \(S\log D\). So the projection exceeds the least norm by a
-fraction of at most about \(\log D/\log(S/\kappa)\): logarithmic in the initial weights. The direction
-is reached much earlier where the least-norm interpolant is unique by a margin, and not earlier
-where it is nearly not.
+fraction of at most about \(\log D/\log(S/\kappa)\), logarithmic in the initial weights. The
+direction is reached much earlier where the least-norm interpolant is unique by a margin, and not
+earlier where it is nearly not.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,8 @@ from jaxtyping import PRNGKeyArray
 
 from pullback.linear import Diagonal, hyperbolic_projection, l1_interpolant
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 from .._numbers import cosine, distance, generator
 from ._diagonal_flows import flow
 
@@ -74,8 +75,21 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             norm = LATE * np.abs(least).sum()
             excess[seed, i] = np.abs(beta).sum() / norm - 1
             allowed[seed, i] = np.log(12) / np.log(norm / scale)
+    rows = _rows(apart, outside, excess, allowed, near, far)
+    return Measured(rows, {"scales": SCALES, "l1": near, "l2": far, "excess": excess})
+
+
+def _rows(
+    apart: list[float],
+    outside: list[float],
+    excess: np.ndarray,
+    allowed: np.ndarray,
+    near: np.ndarray,
+    far: np.ndarray,
+) -> tuple[Row, ...]:
+    """The measured numbers with their bounds."""
     turn = near[:, -1] / near[:, 0]
-    rows = (
+    return (
         at_most(
             "integrated flow against the Bregman projection at t = 6, largest relative difference",
             max(apart),
@@ -119,18 +133,14 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CONTROL,
         ),
     )
-    return Measured(rows, {"scales": SCALES, "l1": near, "l2": far, "excess": excess})
 
 
 def draw(data: Mapping[str, Any]) -> Any:
     """Which interpolant the flow is near, over the size of the initial weights."""
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(5, 4), layout="constrained")
-    axes = drawing.subplots()
+    drawing, axes = open_figure()
     for name, colour, words in (
-        ("l1", "#d55e00", "least l1 interpolant"),
-        ("l2", "#0072b2", "least l2 interpolant"),
+        ("l1", COLOURS[1], "least l1 interpolant"),
+        ("l2", COLOURS[0], "least l2 interpolant"),
     ):
         axes.loglog(
             data["scales"],

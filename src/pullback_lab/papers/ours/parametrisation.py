@@ -18,6 +18,7 @@ from jaxtyping import PRNGKeyArray
 from pullback.linear import Diagonal, Logistic
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 from .._numbers import distance, generator
 from ._diagonal_flows import flow, velocity
 
@@ -102,11 +103,8 @@ def _pushforward(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
 
 def draw(data: Mapping[str, Any]) -> Any:
     """The coefficients at the end, by depth."""
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(6, 4), layout="constrained")
-    axes = drawing.subplots()
-    for i, colour in enumerate(("#0072b2", "#d55e00", "#009e73")):
+    drawing, axes = open_figure(size=(6.0, 4.0))
+    for i, colour in enumerate((COLOURS[0], COLOURS[1], COLOURS[2])):
         beta = data[f"depth_{i + 1}"]
         axes.bar(
             np.arange(len(beta)) + 0.27 * (i - 1),

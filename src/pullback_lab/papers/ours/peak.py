@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 from .._numbers import generator
 from ..depth._figure_flows import accuracy, natural_flow, sample_task
 
@@ -81,13 +82,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def draw(data: Mapping[str, Any]) -> Any:
     """Accuracy over N/D."""
-    from matplotlib.figure import Figure
-
-    drawing = Figure(figsize=(5, 4), layout="constrained")
-    axes = drawing.subplots()
+    drawing, axes = open_figure()
     for name, colour, words in (
         ("natural", "black", "natural gradient flow"),
-        ("least_squares", "#d55e00", "least squares"),
+        ("least_squares", COLOURS[1], "least squares"),
     ):
         axes.errorbar(
             data["ratios"],
@@ -100,7 +98,7 @@ def draw(data: Mapping[str, Any]) -> Any:
         )
     for part in (np.linspace(0.05, 0.995, 200), np.linspace(1.005, 2.5, 200)):
         axes.plot(
-            part, theory(part), "--", color="#0072b2", label="formula" if part[0] < 1 else None
+            part, theory(part), "--", color=COLOURS[0], label="formula" if part[0] < 1 else None
         )
     axes.set(xlabel="N / D", ylabel="test accuracy", title=f"D = {data['dimension']}")
     axes.legend()

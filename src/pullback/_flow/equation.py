@@ -1,0 +1,86 @@
+r"""`Equation`: \(d\theta/ds = -e^{a(s)}\,v(\theta)\) on flat parameters, with \(a\) the logarithm of
+the rate of the clock.
+
+It is the `args` of diffrax: data travel as arguments, so that another dataset of the same shape
+compiles nothing.
+"""
+
+import equinox as eqx
+from jaxtyping import Array, PyTree
+
+from .._base.tree import Structure, split, structure
+from .._base.types import Flat, Params, Scalar
+from .._problem.batch import Batch
+from .._problem.composite import Composite, Objective
+from ..event._rank_change import Inspection
+from .clock import AbstractClock
+from .fields import AbstractFlow
+
+
+class Equation(eqx.Module):
+    """A field on a batch, in the time of a clock."""
+
+    problem: Composite
+    batch: Batch
+    kind: AbstractFlow
+    clock: AbstractClock
+    t0: Scalar
+    carried: PyTree
+    """The leaves of the parameters that are not differentiated."""
+    like: Structure = eqx.field(static=True)
+
+    def __init__(
+        self,
+        problem: Composite,
+        params: Params,
+        batch: Batch,
+        kind: AbstractFlow,
+        clock: AbstractClock,
+        t0: Scalar,
+    ):
+        self.problem = problem
+        self.batch = batch
+        self.kind = kind
+        self.clock = clock
+        self.t0 = t0
+        self.carried = split(params)[1]
+        self.like = structure(params)
+
+    @property
+    def objective(self) -> Objective:
+        """The problem on the batch."""
+        return self.problem.at(self.batch)
+
+    def params(self, flat: Flat) -> Params:
+        """Return the parameters of a state."""
+        return eqx.combine(self.like.unravel(flat), self.carried)
+
+    def time(self, reading: Array) -> Array:
+        """Return t at a reading of the clock."""
+        return self.t0 + self.clock.elapsed(reading)
+
+    def reading(self, t: Array) -> Array:
+        """Return the reading of the clock at t."""
+        return self.clock.read(t - self.t0)
+
+
+# Compiled functions of their own, although compiled code calls them: they are then traced once, not
+# at every stage and event.
+@eqx.filter_jit
+def velocity(s: Scalar, y: Flat, equation: Equation) -> Flat:
+    """Return the right-hand side, as diffrax calls it."""
+    log_rate = equation.clock.log_rate(s)
+    params = equation.params(y)
+    found = equation.kind.velocity(equation.problem, params, equation.batch, log_rate)
+    return found.astype(y.dtype)
+
+
+@eqx.filter_jit
+def inspect(y: Flat, equation: Equation) -> Inspection:
+    """Return what is known of the field at a state."""
+    return equation.kind.inspect(equation.problem, equation.params(y), equation.batch)
+
+
+def loss(s: Scalar, y: Flat, equation: Equation) -> Scalar:
+    """Return the loss at a state, as diffrax calls it."""
+    return equation.objective.value(equation.params(y))
