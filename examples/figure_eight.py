@@ -16,7 +16,7 @@ jax.config.update("jax_enable_x64", True)
 
 
 def main(path: Path) -> None:
-    claim = papers.claims()["example-2"]
+    claim = papers.REGISTRY["example-2"]
     data = claim.measure().data
     claim.draw(data).savefig(path, dpi=150)
     show = lambda v: "({:.1f}, {:.1f})".format(*v)

@@ -59,9 +59,10 @@ def separable() -> bool:
             start = jnp.asarray(0.1 * rng.standard_normal((depth, 5)))
             sol = pb.flow(problem, start, batch, t1=t1, solver=solver, **options)
             beta = np.prod(np.asarray(sol.params), axis=0)
-            margin, steps = np.min(y * (x @ beta)) / np.linalg.norm(beta), int(sol.accepted)
+            margin = np.min(y * (x @ beta)) / np.linalg.norm(beta)
             fine &= bool(sol.result == pb.RESULTS.successful)
-            print(f"depth {depth}, t = {t1:.0e}: {steps} steps, relative margin {margin:.4f}")
+            cost = f"{int(sol.accepted)} steps, {int(sol.right_hand_sides)} right-hand sides"
+            print(f"depth {depth}, t = {t1:.0e}: {cost}, margin {margin:.4f}")
     return fine
 
 

@@ -26,7 +26,7 @@ PICTURES = {
 def main(folder: Path) -> int:
     data = {}
     for name, claim in PICTURES.items():
-        chosen = papers.claims()[claim]
+        chosen = papers.REGISTRY[claim]
         data[name] = chosen.measure().data
         chosen.draw(data[name]).savefig(folder / f"{name}.png", dpi=150)
         print(f"{name}.png")

@@ -14,7 +14,7 @@ jax.config.update("jax_enable_x64", True)
 
 
 def main(names: list[str]) -> int:
-    known = papers.claims()
+    known = papers.REGISTRY
     if unknown := [name for name in names if name not in known]:
         print(f"unknown: {', '.join(unknown)}. There are: {', '.join(known)}.", file=sys.stderr)
         return 2

@@ -46,7 +46,7 @@ def test_vectors_and_covectors_know_which_they_are():
         (lambda: v + g, "a covector cannot be added to a vector: sharp is missing"),
         (lambda: g - v, "a vector cannot be subtracted from a covector: flat is missing"),
         (lambda: metric.norm(g), "norm takes a vector"),
-        (lambda: g @ g, "a covector eats a TangentVector"),
+        (lambda: g @ g, "a covector is paired with a TangentVector"),
         (lambda: v @ g, "covector @ vector is the pairing"),
     ):
         with pytest.raises(TypeError, match=words):

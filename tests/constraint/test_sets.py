@@ -54,7 +54,7 @@ def test_bounds_and_sets_that_cannot_work_are_refused():
         ({"a": 0.0, "b": 0.0}, {"a": 1.0}),
         (0.0, float("nan")),
     ):
-        with pytest.raises(ValueError, match="lower must not exceed upper, e.g. Clipping"):
+        with pytest.raises(ValueError, match=r"lower must not exceed upper, e\.g\."):
             pb.constraint.Clipping(lower, upper)
     with pytest.raises(ValueError, match=r"PositiveDefinite\(floor=-1.0\): floor must be finite"):
         pb.constraint.PositiveDefinite(-1.0)

@@ -156,7 +156,7 @@ def test_what_cannot_work_is_refused_when_it_is_built():
         "has none": {"step": pb.step.TrustRegion()},
         "pullback.step": {"step": 0.1},
         "Spring": {"momentum": 0.9},
-        "function of the parameters": {"penalty": 0.1},
+        "penalty must be a function": {"penalty": 0.1},
     }
     riemannian = pb.Composite(curved, half_square, pb.metric.Riemannian(lambda z: jnp.eye(2)))
     for words, arguments in bad.items():

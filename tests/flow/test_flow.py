@@ -10,6 +10,9 @@ from helpers import normal
 
 import pullback as pb
 from pullback import testing
+from pullback._flow.log_loss import closed_form, total_log_loss
+from pullback._problem.batch import Batch
+from pullback.metric._log_loss import log_softplus
 
 MODEL = testing.tanh_mlp(2, 1, 5, jax.random.key(0))
 X, Y = normal(6, 2, seed=1), normal(6, 1, seed=2)
@@ -62,7 +65,7 @@ def test_an_event_is_located_and_everything_after_it_is_defined():
         ts=ts,
         events=[pb.event.GradientBelow(1e-12), pb.event.LossBelow(1e-4)],
     )
-    start = float(LEAST_SQUARES.value(MODEL.function(MODEL.params, X), pb._composite.Batch(X, Y)))
+    start = float(LEAST_SQUARES.value(MODEL.function(MODEL.params, X), Batch(X, Y)))
     assert sol.result == pb.RESULTS.flow_event and int(sol.event) == 1
     assert abs(float(sol.t) - np.log(start / 1e-4) / 2) < 1e-6
     assert "the loss fell to 0.0001" in sol.message
@@ -97,7 +100,7 @@ def test_logistic_with_more_parameters_than_samples_follows_its_closed_form():
 def test_logistic_with_more_samples_is_newton_flow(kind):
     x, beta = normal(12, 3, seed=5), normal(3, seed=6)
     labels = (normal(12, seed=7) > 0).astype(float)
-    slope = jax.grad(lambda b: LOGISTIC.value(x @ b, pb._composite.Batch(x, labels)))
+    slope = jax.grad(lambda b: LOGISTIC.value(x @ b, Batch(x, labels)))
     sol = pb.flow(LOGISTIC, beta, (x, labels), t1=6.0, kind=kind, rtol=1e-11, atol=1e-13)
     for t in (1.0, 6.0):
         found = slope(sol.evaluate(t)) * np.exp(t) / jnp.linalg.norm(slope(beta))
@@ -152,8 +155,6 @@ def test_the_euclidean_flow_of_a_separable_problem_reaches_long_times(depth):
 
 
 def test_the_logarithm_of_a_loss_does_not_underflow():
-    from pullback._flow.log_loss import closed_form, log_softplus, total_log_loss
-
     v = jnp.asarray([-2000.0, -700.0, -40.0, -8.1, -7.9, 0.0, 3.0])
     assert np.allclose(
         log_softplus(v)[1:], np.log(np.log1p(np.exp(np.asarray(v[1:])))), rtol=1e-15, atol=0
@@ -167,8 +168,9 @@ def test_the_logarithm_of_a_loss_does_not_underflow():
         (pb.metric.Categorical(), logits, jax.nn.softmax(normal(4, 3, seed=12))),
         (pb.metric.Bernoulli(), logits, jax.nn.sigmoid(normal(4, 3, seed=13))),
     ):
-        problem, batch = pb.Composite(lambda p, x: x, metric=metric), pb._composite.Batch(z, y)
-        found = total_log_loss(problem, jax.jit(jax.vmap(closed_form(problem))), z, batch)
+        problem, batch = pb.Composite(lambda p, x: x, metric=metric), Batch(z, y)
+        per_sample = jax.jit(jax.vmap(closed_form(problem)))
+        found = total_log_loss(problem.at(batch), per_sample, z)
         assert np.isclose(float(found), np.log(float(problem.value(z, batch))), rtol=1e-13)
 
 

@@ -9,8 +9,7 @@ from zoo import ZOO, sum_of_outputs
 
 import pullback as pb
 from pullback._gram import kernel, product
-from pullback.solver._base import whiten
-from pullback.solver._structured import find, structured_factors, structured_metric
+from pullback._gram.structured import find, structured_factors, structured_metric
 
 
 @pytest.fixture(autouse=True)
@@ -27,17 +26,17 @@ def measured(animal):
         metric = pb.pullback(
             pb.Composite(animal.model, sum_of_outputs, pb.metric.Euclidean()), params, (inputs,)
         )
-        operator = whiten(metric, pb.MoorePenrose())
-        rows = operator.unit_rows()
-        found, single = find(operator), find(operator, single=True)
+        rows = metric.whitened
+        dense = rows.unit_rows()
+        found, single = find(rows), find(rows, single=True)
         out = {}
         if found is not None:
-            y = jnp.cos(jnp.arange(rows.shape[0], dtype=rows.dtype))
-            out["kernel"] = (kernel(structured_factors(metric, found)), rows @ rows.T)
-            out["product"] = (product(structured_factors(metric, found), y), rows @ (rows.T @ y))
+            y = jnp.cos(jnp.arange(dense.shape[0], dtype=dense.dtype))
+            out["kernel"] = (kernel(structured_factors(rows, found)), dense @ dense.T)
+            out["product"] = (product(structured_factors(rows, found), y), dense @ (dense.T @ y))
         if single is not None:
             order = single.order
-            out["metric"] = (structured_metric(metric, single), operator.gram()[order][:, order])
+            out["metric"] = (structured_metric(rows, single), rows.gram()[order][:, order])
             assert sorted(order) == list(range(metric.size))
         return out
 
@@ -62,6 +61,7 @@ def assert_leaves(animal):
     metric = pb.pullback(
         pb.Composite(animal.model, sum_of_outputs), animal.params, (animal.inputs,)
     )
-    found = find(whiten(metric, pb.MoorePenrose()))
-    free = set(range(len(metric.structure.shapes))) if found is None else set(found.free)
+    rows = metric.whitened
+    found = find(rows)
+    free = set(range(len(rows.structure.shapes))) if found is None else set(found.free)
     assert free == animal.free, found and found.walk.free

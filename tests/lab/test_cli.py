@@ -2,6 +2,7 @@
 (tests/scripts/made_claims.py), in real processes.
 """
 
+import importlib
 import json
 import os
 import re
@@ -23,11 +24,14 @@ from pullback_lab.report.result import Damaged, load
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 # A shell without job control starts what it puts into the background with SIGINT ignored, and
 # children inherit that.
-START = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import sys, "
-    "pullback_lab.cli as cli; cli.REGISTRY = 'made_claims'; sys.argv = ['pullback', 'reproduce', "
-    "*sys.argv[1:]]; cli.main()"
-)
+START = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import made_claims, pullback_lab.cli as cli
+cli.REGISTRY = made_claims.REGISTRY
+sys.argv = ["pullback", "reproduce", *sys.argv[1:]]
+cli.main()
+"""
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def folder(monkeypatch, tmp_path):
     monkeypatch.setenv("MADE_CLAIMS", str(tmp_path))
     monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.delitem(sys.modules, "made_claims", raising=False)
-    monkeypatch.setattr(cli, "REGISTRY", "made_claims")
+    monkeypatch.setattr(cli, "REGISTRY", importlib.import_module("made_claims").REGISTRY)
     return tmp_path
 
 
@@ -84,7 +88,13 @@ def test_what_agrees_with_the_record_is_printed_and_written_and_not_run_again(re
         written["results"][0]["verdict"] == "holds"
         and written["results"][1]["rows"][0]["label"] == "as printed"
     )
-    assert written["versions"]["jax"] and written["missing"] == ["wrong", "broken", "dying", "slow"]
+    assert written["versions"]["jax"] and written["missing"] == [
+        "wrong",
+        "broken",
+        "dying",
+        "slow",
+        "homeless",
+    ]
     summary = (folder / "report/summary.md").read_text()
     assert (
         "--budget quick --seeds 1" in summary
@@ -200,7 +210,7 @@ def test_a_run_that_is_ended_goes_on_where_it_was(folder, kill, code):
     if kill is signal.SIGINT:
         assert (
             re.search("Interrupted: [12] of 3 were not finished", out)
-            and "goes on from here" in err
+            and "the same command resumes the run" in err
         )
         assert "Not run: " in (folder / "report/index.html").read_text()
     (folder / "go").touch()
@@ -220,6 +230,7 @@ def test_a_worker_whose_parent_is_gone_ends_without_a_word(folder, lost):
     """
     code = f"""
 import os, pathlib
+import made_claims
 from pullback_lab.report import workers
 from pullback_lab.papers import Budget
 class Gone:
@@ -229,7 +240,8 @@ class Gone:
         return "good"
     def send(self, words):
         raise BrokenPipeError
-_workers._work(Gone(), "made_claims", pathlib.Path({str(folder)!r}), Budget(), os.getppid())
+store = pathlib.Path({str(folder)!r})
+workers.work(Gone(), made_claims.REGISTRY, store, Budget(), os.getppid())
 """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path]),
@@ -280,14 +292,26 @@ def test_claims_are_listed():
     )
 
 
-def test_help_is_instant_and_imports_nothing_heavy():
-    code = (
-        "import sys, pullback_lab.cli as cli; sys.argv = ['pullback', '--help']\ntry: "
-        "cli.main()\nexcept SystemExit: pass\n"
-    )
-    code += "print(sorted({'jax', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)))"
+def test_a_result_that_cannot_be_written_is_reported(reproduce, folder):
+    result = reproduce("homeless")
+    assert result.exit_code == 1 and "its result could not be written" in result.output
+    assert "0 of 1 verdicts are those on record" in result.output
+    assert not (folder / "report/claims").exists()  # the parent does not try again
+
+
+def test_help_answers_within_a_second_and_imports_nothing_heavy():
+    heavy = {"jax", "numpy", "matplotlib", "scipy", "equinox", "pullback"}
+    code = f"""
+import sys, pullback_lab.cli as cli
+sys.argv = ["pullback", "--help"]
+try:
+    cli.main()
+except SystemExit:
+    pass
+print(sorted({heavy!r} & set(sys.modules)))
+"""
     seconds = []
-    for _ in range(3):
+    for _ in range(5):
         clock = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -295,16 +319,26 @@ def test_help_is_instant_and_imports_nothing_heavy():
         seconds.append(time.perf_counter() - clock)
     assert done.stdout.rstrip().endswith("[]"), done.stdout
     assert all(name in done.stdout for name in ("reproduce", "claims", "bench"))
-    assert min(seconds) < 5.0  # a second or less on an idle machine; with JAX it would be several
+    assert min(seconds) < 1.0  # a fifth of a second on an idle machine
 
 
-def test_public_names_come_when_asked_for():
-    import pullback
+def test_a_name_is_checked_without_importing_claims(folder):
+    code = """
+import sys, pullback_lab.cli as cli
+sys.argv = ["pullback", "reproduce", "theorem-22"]
+try:
+    cli.main()
+except SystemExit as end:
+    print(end.code, sorted({"jax", "pullback"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip() == "2 []" and "theorem-2" in done.stderr
 
-    assert "natural_gradient" in dir(pullback) and callable(pullback.natural_gradient)
-    with pytest.raises(AttributeError, match="no attribute 'natural_gradients'"):
-        _ = pullback.natural_gradients
-    assert {name for name in pullback.__all__ if not hasattr(pullback, name)} == set()
+
+def test_public_names_are_there_after_the_import():
+    names = ("natural_gradient", "testing.check_metric", "pde.Equation", "solver.Dual")
+    code = "; ".join(["import pullback as pb", *(f"pb.{name}" for name in names)])
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_benchmark_is_found_in_a_checkout_only(monkeypatch, tmp_path):

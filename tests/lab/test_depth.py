@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from pullback import linear
 from pullback_lab import papers
-from pullback_lab.papers._claim import Budget, Verdict, judge
+from pullback_lab.papers import Budget, Verdict, judge
 from pullback_lab.papers.depth import _logistic, _margins, _products, _toy
 
 MODULES = {
@@ -24,8 +24,7 @@ def run(name, seed=0):
     return MODULES[name].CLAIM.run(Budget(), jax.random.key(seed))
 
 
-# ---- a broken formula changes the verdict
-# --------------------------------------------------------------------------------------
+# ---- a broken formula changes the verdict ----
 
 
 def test_a_wrong_sign_in_lemma_1(monkeypatch):
@@ -72,8 +71,7 @@ def test_a_broken_control_leaves_no_verdict(monkeypatch):
     assert judge(run("proliferation").rows) is None
 
 
-# ---- the references
-# ------------------------------------------------------------------------------------------------------------
+# ---- the references ----
 
 
 def test_margins_against_a_general_solver(rng):

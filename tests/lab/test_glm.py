@@ -82,8 +82,7 @@ def test_logistic_by_hand():
     )
 
 
-# ---- The same model, saturated
-# ------------------------------------------------------------------------------------------------
+# ---- The same model, saturated ----
 
 
 @pytest.mark.parametrize("case", saturation.CASES)

@@ -3,14 +3,16 @@ lead somewhere, both themes, wide and narrow.
 """
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
 
-from pullback_lab.papers import Budget, Claim, Measured, Role, Verdict
-from pullback_lab.papers._claim import at_most
-from pullback_lab.report import Report, page
+from pullback_lab.papers import Budget, Claim, Measured, Role, Verdict, at_most
+from pullback_lab.report import Report
+from pullback_lab.report.html import page
 from pullback_lab.report.perform import perform
 from pullback_lab.report.result import save
 from pullback_lab.report.stamp import versions
@@ -48,18 +50,24 @@ def fail(budget, key):
 SOURCES = ("invariance", "abstract", "depth", "lecture", "ours")
 CLAIMS = [
     Claim(
-        f"a-claim-with-a-long-name-{i}",
-        SOURCES[i % 5],
-        f"Section {i}",
-        f"Statement {i} & <more>.",
-        Verdict.HOLDS,
-        measure,
-        figure=draw,
+        name=f"a-claim-with-a-long-name-{i}",
+        source=SOURCES[i % 5],
+        place=f"Section {i}",
+        statement=f"Statement {i} & <more>.",
+        verdict=Verdict.HOLDS,
+        run=measure,
+        draw=draw,
     )
     for i in range(10)
 ] + [
     Claim(
-        "broken", "ours", "nowhere", "It raises.", Verdict.HOLDS, fail, correction="It should not."
+        name="broken",
+        source="ours",
+        place="nowhere",
+        statement="It raises.",
+        verdict=Verdict.HOLDS,
+        run=fail,
+        correction="It should not.",
     )
 ]
 
@@ -102,6 +110,11 @@ def test_the_page_says_what_was_run_and_how_to_run_it_again(text):
         )
     )
     assert "<b>10</b>holds" in text and "<b>1</b>no verdict" in text
+
+
+def test_the_files_are_made_without_rich():
+    code = "import sys; sys.modules['rich'] = None; import pullback_lab.report.publish"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.fixture(scope="module")

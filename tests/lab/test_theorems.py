@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback_lab.papers._claim import distance
 from pullback_lab.papers._inverses import asymmetry, projector, random_inverse
+from pullback_lab.papers._numbers import distance
 from pullback_lab.papers.invariance import minimum_norm, theorem_1, theorem_2
 from pullback_lab.papers.lecture import bregman, gaussian, rosenbrock
 
@@ -16,8 +16,7 @@ def close(a, b, atol=1e-13):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=atol)
 
 
-# ---- Lemma 1 and Theorem 1
-# ---------------------------------------------------------------------------------------------------
+# ---- Lemma 1 and Theorem 1 ----
 
 
 def test_lemma_1_by_hand(rng):
@@ -78,8 +77,7 @@ def test_theorem_1_is_tested_where_the_rank_falls():
     )
 
 
-# ---- Theorem 2
-# -------------------------------------------------------------------------------------------------------------------
+# ---- Theorem 2 ----
 
 
 def test_theorem_2_diffeomorphisms_are_nonlinear_and_go_where_they_should(rng):
@@ -126,8 +124,7 @@ def test_theorem_2_remark_2_by_hand():
     )
 
 
-# ---- The others
-# -------------------------------------------------------------------------------------------------------------------
+# ---- The others ----
 
 
 def test_tikhonov_theorem_by_hand():

@@ -57,8 +57,7 @@ def compiled(function, *args):
     return eqx.filter_jit(function)(*args)
 
 
-# --- check_metric can fail
-# -------------------------------------------------------------------------------------------------
+# check_metric can fail
 
 
 class Wrong(m.AbstractMetric):
@@ -116,8 +115,8 @@ def test_check_metric_accepts_the_right_one_and_wants_float64():
         check_metric(m.Euclidean(), jnp.ones(3, jnp.float32))
 
 
-# --- Families: the Fisher metric is the Hessian of the Kullback-Leibler divergence, written
-# independently --------------------
+# Families: the Fisher metric is the Hessian of the Kullback-Leibler divergence, written
+# independently
 
 
 def naive_kl(u, z):
@@ -301,8 +300,69 @@ def test_saturated_outputs_are_ordinary_input(dtype):
     np.testing.assert_allclose(log_scale, [-500, -450, 1], rtol=1e-6)
 
 
-# --- Three Fishers
-# ------------------------------------------------------------------------------------------------------------
+# The logarithm of a loss
+
+
+LOG_LOSSES = {
+    "bernoulli": (m.Bernoulli(), normal(2, 3), jnp.array([[0, 1, 1], [1, 0, 0]])),
+    "bernoulli, soft targets": (m.Bernoulli(), normal(3), jnp.array([0.2, 0.5, 0.9])),
+    "categorical": (m.Categorical(), normal(2, 3), jnp.array([2, 0])),
+    "categorical, soft targets": (
+        m.Categorical(),
+        normal(2, 3),
+        jnp.array([[0.2, 0.3, 0.5], [0.0, 0.9, 0.1]]),
+    ),
+    "product": (
+        m.ProductLikelihood({"a": m.Bernoulli(), "b": m.Categorical()}),
+        {"a": normal(3), "b": normal(2, 4, seed=1)},
+        {"a": jnp.array([1, 0, 1]), "b": jnp.array([3, 1])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOG_LOSSES)
+def test_log_loss_is_the_logarithm_of_the_negative_log_likelihood(name):
+    family, z, y = LOG_LOSSES[name]
+    assert family.has_log_loss
+    like = structure(z)
+    log_loss = lambda x: family.log_loss(like.unravel(x), y)
+    reference = lambda x: jnp.log(family.negative_log_likelihood(like.unravel(x), y))
+    both = lambda x: [jax.value_and_grad(f)(x) for f in (log_loss, reference)]
+    found, expected = compiled(both, like.ravel(z))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-13)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-11, atol=1e-14)
+
+
+def test_log_loss_is_accurate_where_the_likelihood_underflows():
+    """-log p = e^-2000 of a class that is 2000 logits ahead."""
+    z = jnp.array([2000.0, 0.0])
+    bernoulli, categorical = m.Bernoulli(), m.Categorical()
+    zero = jnp.array([0])
+    assert float(categorical.negative_log_likelihood(z, zero[0])) == 0
+    assert float(categorical.log_loss(z, zero[0])) == -2000
+    assert float(bernoulli.log_loss(-z[:1], zero)) == -2000
+    slope = jax.grad(lambda z: categorical.log_loss(z, zero[0]))(z)
+    np.testing.assert_allclose(slope, [-1.0, 1.0], rtol=1e-15)
+    # log(e^-2000 + log 2): the larger of the two is left.
+    product = m.ProductLikelihood((bernoulli, categorical))
+    found = product.log_loss((-z[:1], jnp.zeros(2)), (zero, zero[0]))
+    np.testing.assert_allclose(found, np.log(np.log(2)), rtol=1e-14)
+
+
+def test_a_metric_declares_whether_it_has_a_log_loss():
+    assert not any(
+        metric.has_log_loss
+        for metric in (
+            m.Euclidean(),
+            m.Gaussian(),
+            m.Poisson(),
+            m.Weighted(m.Bernoulli(), 2.0),
+            m.ProductLikelihood((m.Bernoulli(), m.Gaussian())),
+        )
+    )
+
+
+# Three Fishers
 
 
 @pytest.mark.parametrize(
@@ -383,8 +443,7 @@ def test_scores_are_the_covariance_of_scores():
     assert all_finite((root.lift(wild), m.Scores(jnp.zeros(5)).root(z).lift(z)))
 
 
-# --- Spectra
-# ------------------------------------------------------------------------------------------------------------------
+# Spectra
 
 
 def test_loss_hessian_spectrum_is_a_type():
@@ -439,8 +498,7 @@ def test_spectral_functions_vanish_on_the_kernel_and_know_their_noise():
     assert np.isnan(inverse(matrix - 1e-10 * jnp.eye(4))).all()
 
 
-# --- Transport
-# ----------------------------------------------------------------------------------------------------------------
+# Transport
 
 
 def test_wasserstein_gaussian_against_the_quantile_integral():
@@ -527,8 +585,7 @@ def test_logarithmic_mean_is_accurate_everywhere():
     assert all_finite(compiled(jax.jacfwd(lambda x: m.LogarithmicMean()(x, b[:3])), a[:3]))
 
 
-# --- Combinations
-# -------------------------------------------------------------------------------------------------------------
+# Combinations
 
 
 def test_combinations_forward_what_they_are():
@@ -590,18 +647,17 @@ def test_weight_may_be_traced():
     assert np.isnan(value(-1.0)).all() and np.isnan(value(0.0)).all()
 
 
-# --- Messages
-# -----------------------------------------------------------------------------------------------------------------
+# Messages
 
 THREE, KEY = normal(3), jax.random.key(0)
 REFUSED = {
     "euclidean scale": (
         lambda: m.Euclidean(-1.0),
-        r"Euclidean\(scale=\.\.\.\) takes one positive number, got -1\.0.*Euclidean\(scale=1\.0\)",
+        r"Euclidean\(scale=-1\.0\): scale must be positive and finite, e\.g\. Euclidean\(scale=1\)",
     ),
     "gaussian negative": (
         lambda: m.Gaussian(-1.0),
-        r"positive variance.*got -1\.0.*Gaussian\(covariance=0\.25\)",
+        r"Gaussian\(covariance=-1\.0\).*positive variance.*e\.g\. Gaussian\(covariance=0\.25\)",
     ),
     "gaussian indefinite": (
         lambda: m.Gaussian(jnp.array([[1.0, 2.0], [2.0, 1.0]])),
@@ -647,30 +703,30 @@ REFUSED = {
     ),
     "log partition": (
         lambda: m.ExponentialFamily(3),
-        r"log_partition=\.\.\.\) takes a function, got 3",
+        r"ExponentialFamily\(log_partition=3\): log_partition must be a function, e\.g\.",
     ),
     "sampler": (
         lambda: m.ExponentialFamily(jnp.sum, sampler=3),
-        r"sampler=\.\.\.\) takes a function",
+        r"ExponentialFamily\(sampler=3\): sampler must be a function",
     ),
     "log partition shape": (
         lambda: m.ExponentialFamily(lambda z: z).root(THREE),
         r"must return one real number.*shape \(3,\)",
     ),
-    "phi": (lambda: m.Bregman(None), r"Bregman\(phi=\.\.\.\) takes a function, got None"),
-    "rho": (lambda: m.Divergence("kl"), r"Divergence\(rho=\.\.\.\) takes a function, got 'kl'"),
-    "loss": (lambda: m.LossHessian(1), r"LossHessian\(loss=\.\.\.\) takes a function"),
+    "phi": (lambda: m.Bregman(None), r"Bregman\(phi=None\): phi must be a function"),
+    "rho": (lambda: m.Divergence("kl"), r"Divergence\(rho='kl'\): rho must be a function"),
+    "loss": (lambda: m.LossHessian(1), r"LossHessian\(loss=1\): loss must be a function"),
     "loss targets": (
         lambda: m.LossHessian(lambda z, y: jnp.sum(z * y)).root(THREE),
         "takes targets, and none were given",
     ),
     "spectrum": (
         lambda: m.LossHessian(jnp.sum, "clip"),
-        r"takes Refuse\(\), Clip\(\) or Absolute\(\), got 'clip'",
+        r"LossHessian\(spectrum='clip'\): spectrum must be Refuse\(\), Clip\(\) or Absolute\(\)",
     ),
     "matrix_fn": (
         lambda: m.Riemannian(jnp.eye(2)),
-        r"Riemannian\(matrix_fn=\.\.\.\) takes a function",
+        r"Riemannian\(matrix_fn=.*\): matrix_fn must be a function",
     ),
     "matrix_fn shape": (
         lambda: m.Riemannian(lambda z: jnp.eye(2)).root(THREE),
@@ -678,14 +734,21 @@ REFUSED = {
     ),
     "family": (
         lambda: m.SampledFisher(m.Euclidean(), KEY),
-        r"takes a likelihood to draw from, got Euclidean",
+        r"SampledFisher\(family=Euclidean.*: family must be a likelihood to draw from, e\.g\.",
     ),
     "draws": (
         lambda: m.SampledFisher(m.Bernoulli(), KEY, draws=0),
-        r"draws=\.\.\.\) takes a positive integer, got 0",
+        r"SampledFisher\(draws=0\): draws must be an integer of at least 1, e\.g\.",
     ),
-    "empirical": (lambda: m.EmpiricalFisher(0), r"EmpiricalFisher\(loss=\.\.\.\) takes a function"),
-    "scores weights": (lambda: m.Scores(jnp.array([1.0, -1.0])), "non-negative weights"),
+    "empirical": (
+        lambda: m.EmpiricalFisher(0),
+        r"EmpiricalFisher\(loss=0\): loss must be a function",
+    ),
+    "scores weights": (
+        lambda: m.Scores(jnp.array([1.0, -1.0])),
+        r"Scores\(weights=\[ 1\. -1\.\]\): weights must be a vector of non-negative weights",
+    ),
+    "scores matrix": (lambda: m.Scores(jnp.ones((2, 2))), "a vector of non-negative weights"),
     "scores shape": (lambda: m.Scores(jnp.ones(2)).root(THREE), r"got \(3,\) and \(2,\)"),
     "scores rows": (lambda: m.Scores().root(normal(2, 2)), r"shape \(N,\)"),
     "wasserstein names": (lambda: m.WassersteinGaussian().root({"mean": THREE}), "'scale': ..."),
@@ -695,22 +758,25 @@ REFUSED = {
     ),
     "edges": (
         lambda: m.WassersteinGraph(((0, 1), (1, 0))),
-        r"each pair once.*edges=\(\(0, 1\), \(1, 2\)\)",
+        r"WassersteinGraph\(edges=\(\(0, 1\), \(1, 0\)\)\).*each pair once, e\.g\. WassersteinGraph",
     ),
     "edges loop": (lambda: m.WassersteinGraph(((0, 0),)), "two different vertices"),
     "edge weights": (
         lambda: m.WassersteinGraph(((0, 1),), jnp.array([-1.0])),
-        "takes 1 positive weights",
+        r"WassersteinGraph\(weights=\[-1\.\]\): weights must be 1 positive weights, one per edge",
     ),
     "graph mean": (
         lambda: m.WassersteinGraph(((0, 1),), mean="log"),
-        r"takes LogarithmicMean\(\) or ArithmeticMean\(\), got 'log'",
+        r"mean='log'\): mean must be LogarithmicMean\(\) or ArithmeticMean\(\)",
     ),
     "vertex": (
         lambda: m.WassersteinGraph(((0, 5),)).root(THREE),
         "names vertex 5, but the outputs have 3",
     ),
-    "product metrics": (lambda: m.Product({"a": 1}), r"Product\(metrics\) takes metrics, got 1"),
+    "product metrics": (
+        lambda: m.Product({"a": 1}),
+        r"Product\(metrics=1\): metrics must be a tree of metrics",
+    ),
     "product scores": (
         lambda: m.Product((m.Scores(),)),
         r"Scores is one form on the outputs of the whole batch.*Weighted\(Scores\(\), 0\.5\)",
@@ -721,16 +787,28 @@ REFUSED = {
     ),
     "product likelihood": (
         lambda: m.ProductLikelihood((m.Euclidean(),)),
-        r"takes likelihoods, got Euclidean.*Use Product",
+        r"ProductLikelihood\(metrics=Euclidean.*: metrics must be a tree of likelihoods.*Product",
     ),
-    "sum": (lambda: m.Sum(m.Euclidean()), r"takes a tuple of metrics.*Sum\(\(Categorical"),
+    "sum": (
+        lambda: m.Sum(m.Euclidean()),
+        r"Sum\(metrics=Euclidean.*: metrics must be a tuple of metrics, e\.g\. Sum\(\(Categorical",
+    ),
+    "sum of nothing": (lambda: m.Sum(()), r"Sum\(metrics=\(\)\): metrics must be a tuple"),
+    "sum of numbers": (lambda: m.Sum((1.0,)), r"Sum\(metrics=1\.0\): metrics must be a tuple"),
     "sum scores": (lambda: m.Sum((m.Scores(), m.Euclidean())), "whole batch"),
     "weight": (
         lambda: m.Weighted(m.Euclidean(), -1.0),
-        r"takes one positive number, got -1\.0.*Weighted\(Euclidean\(\), 0\.5\)",
+        r"weight=-1\.0\): weight must be positive.*e\.g\. Weighted\(Euclidean\(\), 0\.5\)",
     ),
-    "weighted metric": (lambda: m.Weighted(3, 1.0), "takes a metric, got 3"),
-    "mask": (lambda: m.Masked(m.Euclidean(), jnp.ones(3)), r"takes booleans, got Array"),
+    "weighted metric": (
+        lambda: m.Weighted(3, 1.0),
+        r"Weighted\(metric=3\): metric must be a metric",
+    ),
+    "mask": (
+        lambda: m.Masked(m.Euclidean(), jnp.ones(3)),
+        r"Masked\(mask=\[1\. 1\. 1\.\]\): mask must be booleans, e\.g\. Masked",
+    ),
+    "masked metric": (lambda: m.Masked(3, True), r"Masked\(metric=3\): metric must be a metric"),
     "mask shape": (
         lambda: m.Masked(m.Euclidean(), jnp.ones(2, bool)).root(THREE),
         r"shape \(2,\) does not fit outputs of shape \(3,\)",
@@ -750,9 +828,11 @@ def test_refused_with_the_corrected_call(name):
         call()
 
 
-def test_a_family_without_a_sampler_says_so():
+def test_a_family_without_a_sampler_a_divergence_or_a_log_loss_raises():
     with pytest.raises(TypeError, match="sampler=lambda key, z"):
         m.ExponentialFamily(jnp.sum).sample(KEY, THREE)
+    with pytest.raises(TypeError, match="Poisson is a likelihood without a closed-form log-loss"):
+        m.Poisson().log_loss(THREE, THREE)
     with pytest.raises(TypeError, match="Riemannian is a metric without a divergence"):
         m.Riemannian(jnp.diag).divergence(THREE, THREE)
 

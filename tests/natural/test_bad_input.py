@@ -109,7 +109,7 @@ def test_under_jit_a_failure_raises_too():
         ({"p": problem(metric=pb.metric.Categorical(), model=lambda p, x: linear(p, x)[:, :1])}, r"Categorical\(\) takes one array of logits with at least 2 classes"),
         ({"metric_batch": (X,), "batch": None, "p": problem(lambda p: p["w"][0], lambda z: jnp.sum(z))}, "metric_batch is for models with data"),
         ({"memory": 0}, "memory must be a positive number of bytes, got 0"),
-        ({"inverse": 0.1}, r"inverse must be MoorePenrose\(\), Tikhonov\(damping\) or TruncatedRank\(k\), got 0\.1"),
+        ({"inverse": 0.1}, r"inverse must be MoorePenrose\(\), Tikhonov\(damping\), TruncatedRank\(k\) or another pullback\.inverse\.AbstractInverse, got 0\.1"),
         ({"solver": "svd"}, r"solver must be one of pullback\.solver, e\.g\. solver=pullback\.solver\.SVD\(\), got 'svd'"),
         ({"solver": pb.solver.Krylov(), "inverse": pb.TruncatedRank(2)}, r"Krylov cannot cut off singular values.*solver=pullback\.solver\.SVD\(\)"),
         ({"solver": pb.solver.Krylov(), "inverse": pb.MoorePenrose(rtol=0.1)}, "Krylov cannot cut off singular values"),

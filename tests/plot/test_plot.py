@@ -26,10 +26,12 @@ def test_ellipses_have_the_length_they_say(tmp_path):
     strips = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert len(strips) == 2 and sorted(float(line.get_xdata()[0]) for line in strips) == [0.5, 1.5]
     assert saved(figure, tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"matrices\[0\] is not positive semi-definite"):
+    with pytest.raises(ValueError, match=r"matrices\[0\] must be positive semi-definite, but its"):
         plot.ellipses(points[:1], np.array([[[1.0, 0.0], [0.0, -1.0]]]))
-    with pytest.raises(ValueError, match="shapes"):
+    with pytest.raises(ValueError, match=r"matrices must be an array of shape \(2, 2, 2\), one"):
         plot.ellipses(points, matrices[:1])
+    with pytest.raises(ValueError, match=r"points must be an array of shape \(n, 2\), not \(2,\)"):
+        plot.ellipses(points[0], matrices)
 
 
 def test_paths_in_both_spaces(tmp_path):
@@ -38,8 +40,14 @@ def test_paths_in_both_spaces(tmp_path):
     figure, axes = plot.spaces(problem, {"a path": path}, markers=True)
     drawn = np.stack(axes[1].lines[0].get_data())
     assert np.allclose(drawn, [path[:, 0], path[:, 1] ** 2]) and saved(figure, tmp_path / "b.png")
-    with pytest.raises(ValueError, match=r"paths\['x'\] must have shape \(n, 2\)"):
+    with pytest.raises(ValueError, match=r"paths\['x'\] must be an array of shape \(n, 2\), not"):
         plot.spaces(problem, {"x": np.zeros((3, 3))})
+    likelihood = pb.Composite(problem.model, metric=pb.metric.Gaussian())
+    with pytest.raises(ValueError, match="problem must be a problem whose loss is a function"):
+        plot.spaces(likelihood, {"x": path})
+    three = pb.Composite(lambda x: jnp.stack([x[0], x[1], x[0]]), lambda z: jnp.sum(z**2))
+    with pytest.raises(ValueError, match=r"the model must have outputs of shape \(2,\)"):
+        plot.spaces(three, {"x": path})
 
 
 def test_curves_and_maps(tmp_path):
@@ -56,7 +64,7 @@ def test_curves_and_maps(tmp_path):
     assert axes.shape == (2, 2) and saved(figure, tmp_path / "e.png")
     curve = pb.Distance(jnp.asarray([0.0, 1.0]), jnp.asarray([0.0, 1.1]), jnp.asarray([0.0, 2.0]))
     assert saved(plot.distances([0.0, 1.0], curve)[0], tmp_path / "f.png")
-    with pytest.raises(ValueError, match=r"maps\['v'\] has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"maps\['v'\] must be a matrix, not of shape \(2,\)"):
         plot.kernels({"v": np.zeros(2)})
 
 

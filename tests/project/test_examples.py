@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import pullback_lab.papers
-from pullback_lab.papers import Claim, Measured, Role, Verdict
-from pullback_lab.papers._claim import at_most
+from pullback_lab.papers import Claim, Measured, Role, Verdict, at_most
 
 FOLDER = Path(__file__).parents[2] / "examples"
 # The claims are run one by one in test_claims.py; here a few of them are enough to see that the
@@ -117,10 +116,17 @@ def test_the_exit_code_says_whether_all_holds(monkeypatch, capsys):
         )
     )
     made = {
-        str(holds): Claim(str(holds), "ours", "", "", Verdict.HOLDS, run(2.0 if holds else 0.5))
+        str(holds): Claim(
+            name=str(holds),
+            source="ours",
+            place="",
+            statement="",
+            verdict=Verdict.HOLDS,
+            run=run(2.0 if holds else 0.5),
+        )
         for holds in (True, False)
     }
-    monkeypatch.setattr(pullback_lab.papers, "claims", lambda: made)
+    monkeypatch.setattr(pullback_lab.papers, "REGISTRY", made)
     script = runpy.run_path(str(FOLDER / "theorems.py"))
     assert [script["main"]([name]) for name in ("True", "False")] == [0, 1] and script["main"](
         []

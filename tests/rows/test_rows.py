@@ -25,7 +25,8 @@ def make(samples, coupled=False, function=MODEL.function, metric=None):
 
 def memory_of(chunk, metric):
     """A bound in bytes that allows blocks of so many samples."""
-    return 3 * (metric.linear.like.size // metric.count) * metric.size * 8 * chunk
+    rows = metric.whitened
+    return 3 * (rows.linear.like.size // rows.count) * metric.size * 8 * chunk
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 6, 7, 8])
@@ -34,7 +35,7 @@ def test_the_result_does_not_depend_on_the_chunk(chunk):
     example = make(7, metric=pb.metric.Bernoulli())
     whole = pb.pullback(*example)
     parts = pb.pullback(*example, memory=memory_of(chunk, whole))
-    assert parts.chunk == min(chunk, 7)
+    assert parts.whitened.chunk == min(chunk, 7)
     assert distance(parts.jacobian(), whole.jacobian()) < 1e-15
     assert distance(parts.matrix(), whole.matrix()) < 1e-14
     assert distance(whole.matrix(), testing.reference_natural_gradient(*example).matrix) < 1e-13
@@ -77,8 +78,8 @@ def test_products_are_adjoint_where_they_are_used_in_the_same_program(dtype):
 
     @jax.jit
     def pairings(params, x, v, y):
-        metric = pb.pullback(problem, params, (x, jnp.zeros(256, jnp.int32)))
-        return jnp.vdot(y, metric.unit_mv(v)), jnp.vdot(metric.unit_rmv(y), v)
+        rows = pb.pullback(problem, params, (x, jnp.zeros(256, jnp.int32))).whitened
+        return jnp.vdot(y, rows.unit_mv(v)), jnp.vdot(rows.unit_rmv(y), v)
 
     with jax.numpy_rank_promotion("allow"):
         pushed, pulled = pairings(params, x, v, y)

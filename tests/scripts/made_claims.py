@@ -1,16 +1,17 @@
-"""A registry of claims made for tests of the machinery; what they do is told by files in the folder
-MADE_CLAIMS.
+"""A registry of claims made for tests of the machinery.
+
+They count their runs in files in the folder MADE_CLAIMS.
 """
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import numpy as np
 
-from pullback_lab.papers import Claim, Measured, Verdict
-from pullback_lab.papers._claim import Role, at_most
+from pullback_lab.papers import Claim, Entry, Measured, Registry, Role, Verdict, at_most
 
 FOLDER = Path(os.environ.get("MADE_CLAIMS", "."))
 
@@ -69,30 +70,40 @@ def _slow(budget, key):
     return Measured((at_most("seeds", budget.seeds, 10),))
 
 
-def claims():
-    """Name -> claim."""
-    made = (
-        Claim(
-            "good",
-            "ours",
-            "page 1",
-            "It holds & it is <measured>.",
-            Verdict.HOLDS,
-            _good,
-            figure=_draw,
-        ),
-        Claim("wrong", "ours", "page 2", "It is not so.", Verdict.HOLDS, _wrong),
-        Claim(
-            "corrected",
-            "lecture",
-            "page 3",
-            "As printed.",
-            Verdict.CORRECTED,
-            _corrected,
-            correction="As meant.",
-        ),
-        Claim("broken", "lecture", "page 4", "It raises.", Verdict.HOLDS, _broken),
-        Claim("dying", "lecture", "page 5", "It dies.", Verdict.HOLDS, _dying),
-        Claim("slow", "depth", "page 6", "It takes long.", Verdict.HOLDS, _slow),
+def _homeless(budget, key):
+    _count("homeless")
+    shutil.rmtree(FOLDER / "report" / "claims")
+    return Measured((at_most("error", 0.0, 1e-9),))
+
+
+def _claim(name, source, page, statement, run, verdict=Verdict.HOLDS, **options):
+    place = f"page {page}"
+    return Claim(
+        name=name,
+        source=source,
+        place=place,
+        statement=statement,
+        verdict=verdict,
+        run=run,
+        **options,
     )
-    return {claim.name: claim for claim in made}
+
+
+CLAIMS = (
+    _claim("good", "ours", 1, "It holds & it is <measured>.", _good, draw=_draw),
+    _claim("wrong", "ours", 2, "It is not so.", _wrong),
+    _claim(
+        "corrected",
+        "lecture",
+        3,
+        "As printed.",
+        _corrected,
+        Verdict.CORRECTED,
+        correction="As meant.",
+    ),
+    _claim("broken", "lecture", 4, "It raises.", _broken),
+    _claim("dying", "lecture", 5, "It dies.", _dying),
+    _claim("slow", "depth", 6, "It takes long.", _slow),
+    _claim("homeless", "depth", 7, "Its folder vanishes.", _homeless),
+)
+REGISTRY = Registry({claim.name: Entry("made_claims", claim.source) for claim in CLAIMS})

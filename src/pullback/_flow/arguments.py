@@ -69,8 +69,8 @@ def check_memory(like: Structure, max_steps: int) -> None:
     if need > 4 * MEMORY:
         raise ValueError(
             f"dense output for {like.size} parameters and max_steps={max_steps} would take "
-            f"{need / 2**30:.1f} GiB. Keep single times, flow(..., ts=jnp.linspace(t0, t1, 50)), or "
-            "lower max_steps."
+            f"{need / 2**30:.1f} GiB. Keep single times, flow(..., ts=jnp.linspace(t0, t1, 50)), "
+            "or lower max_steps."
         )
 
 

@@ -1,9 +1,11 @@
-r"""`Equation`: \(d\theta/ds = -e^{a(s)}\,v(\theta)\) on flat parameters, with \(a\) the logarithm of
-the rate of the clock.
+r"""`Equation`: \(d\theta/ds = -e^{a(s)}\,v(\theta)\) on flat parameters, with \(a = \log dt/ds\) of
+the clock.
 
 It is the `args` of diffrax: data travel as arguments, so that another dataset of the same shape
 compiles nothing.
 """
+
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
@@ -12,7 +14,7 @@ from .._base.tree import Structure, split, structure
 from .._base.types import Flat, Params, Scalar
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
-from ..event._rank_change import Inspection
+from ..event import Inspection
 from .clock import AbstractClock
 from .fields import AbstractFlow
 
@@ -67,7 +69,7 @@ class Equation(eqx.Module):
 # Compiled functions of their own, although compiled code calls them: they are then traced once, not
 # at every stage and event.
 @eqx.filter_jit
-def velocity(s: Scalar, y: Flat, equation: Equation) -> Flat:
+def velocity(s: Any, y: Flat, equation: Equation) -> Flat:
     """Return the right-hand side, as diffrax calls it."""
     log_rate = equation.clock.log_rate(s)
     params = equation.params(y)

@@ -1,9 +1,9 @@
 r"""The fields: \(-G^+g\) (natural), \(-g\) (Euclidean), \(-H^+g\) (Newton), with \(g = \nabla J\)
 and \(H = \nabla^2 J\).
 
-Each returns \(e^{a}\) times itself, with \(a\) the logarithm of the rate of the clock: the exponents
-of a field far below the smallest float and of a clock far beyond the largest one are added before
-anything is exponentiated.
+Each returns \(e^{a}\) times itself, with \(a\) the logarithm of the rate of the clock. A field may
+be far below the smallest float, and the rate of a clock far above the largest: their exponents are
+added before anything is exponentiated.
 """
 
 import abc
@@ -22,7 +22,7 @@ from .._base.types import Flat, Params, Scalar
 from .._natural.subproblem import subproblem
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
-from ..event._rank_change import Inspection
+from ..event import Inspection
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy

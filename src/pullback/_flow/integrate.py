@@ -18,8 +18,7 @@ from .._natural.outcome import raise_failure
 from .._problem.composite import Composite
 from .._problem.validate import check_batch, is_traced, validate
 from ..constraint import AbstractConstraint
-from ..event import AbstractEvent, RankChange
-from ..event._rank_change import Inspection
+from ..event import AbstractEvent, Inspection, RankChange
 from .arguments import check_events, check_memory, check_numbers, check_pieces, check_times
 from .clock import AbstractClock, Time
 from .equation import Equation, inspect, loss, velocity
@@ -70,18 +69,18 @@ def flow(
         down, up to t = 1e100; defaults to `Time()`.
     - `solver`: a diffrax solver, explicit or implicit (`diffrax.Kvaerno5()`); defaults to
         `diffrax.Tsit5()`.
-    - `rtol`, `atol`: tolerances on the error of each step, coordinate by coordinate; default to 1e-8
-        and 1e-10 (1e-4 and 1e-6 in single precision).
+    - `rtol`, `atol`: tolerances on the error of each step, coordinate by coordinate; default to
+        1e-8 and 1e-10 (1e-4 and 1e-6 in single precision).
     - `control`: `MetricControl(tolerance)` to measure the error of each step in the metric norm
         instead.
     - `events`: reasons to stop before `t1`: `event.LossBelow`, `event.GradientBelow`,
         `event.When(...)`.
     - `rank`: where to stop before a change of rank; defaults to `event.RankChange()`. `None`
         continues.
-    - `constraint`: one of `pullback.constraint`, which the start must satisfy; the flow stops at its
-        boundary.
-    - `ts`: times at which to keep the parameters. By default the whole curve is kept (dense output),
-        in memory of 9 · max_steps · P numbers.
+    - `constraint`: one of `pullback.constraint`, which the start must satisfy; the flow stops at
+        its boundary.
+    - `ts`: times at which to keep the parameters. By default the whole curve is kept (dense
+        output), in memory of 9 · max_steps · P numbers.
     - `max_steps`: bound on the number of steps.
     - `progress`: whether to show a progress bar.
     - `throw`: whether a failure raises; with `False`, check `result`.
@@ -157,8 +156,8 @@ class Settings(eqx.Module):
         if not isinstance(self.integrator, dfx.AbstractERK):
             return jnp.full_like(steps, -1)
         tableau: Any = self.integrator.tableau
-        # In methods with that property (FSAL) the last stage of a step is the first of the next; two
-        # more stages choose the first step.
+        # With FSAL the last stage of a step is the first one of the next. Two more stages choose
+        # the first step size.
         return steps * (tableau.num_stages - int(tableau.fsal)) + 2
 
 
@@ -172,8 +171,8 @@ def _integrate(
     start = equation.kind.inspect(equation.problem, params, equation.batch, check=True)
     end = equation.reading(t1)
     tolerance = float(jnp.finfo(y0.dtype).eps) ** 0.6
-    # diffrax locates events in the default precision only; in another one a condition stops the flow
-    # at the end of its step.
+    # diffrax locates events in the default precision only. In another one a condition stops the
+    # flow at the end of its step.
     located = stops.locatable and y0.dtype == jnp.result_type(float)
     finder = optx.Newton(tolerance, tolerance) if located else None
     solution = dfx.diffeqsolve(

@@ -38,5 +38,5 @@ def total_log_loss(
     if values.shape != (count,):
         samples = "" if count is None else f" or one logarithm per sample, shape ({count},)"
         raise ValueError(f"log_loss must return log L{samples}, got shape {values.shape}.")
-    weights = objective.problem.measure.weights(count, values.dtype)
+    weights = objective.problem.measure.weights(objective.count, values.dtype)
     return logsumexp(jnp.where(weights > 0, values, 0.0), b=weights)

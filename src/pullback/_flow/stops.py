@@ -14,8 +14,7 @@ from jaxtyping import Array, Int
 from .._base.results import RESULTS, failed, successful_if
 from .._base.types import Flat, Scalar
 from ..constraint import AbstractConstraint
-from ..event import AbstractEvent, RankChange
-from ..event._rank_change import Inspection
+from ..event import AbstractEvent, Inspection, RankChange
 from .equation import Equation, inspect
 
 

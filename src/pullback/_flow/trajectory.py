@@ -10,8 +10,7 @@ from .._base.checks import error
 from .._base.results import RESULTS
 from .._base.types import Count, Outputs, Params, Scalar
 from .._problem.validate import is_traced
-from ..event import AbstractEvent
-from ..event._rank_change import Inspection
+from ..event import AbstractEvent, Inspection
 from .equation import Equation
 
 
@@ -42,8 +41,8 @@ class Trajectory(eqx.Module):
     """The parameters at the times `ts`, stacked; for times beyond the end, those at the end. `None`
     if `ts` was not given."""
     right_hand_sides: Count
-    """How often an explicit integrator computed the field, conditions to stop not counted; -1 for an
-    implicit one."""
+    """How often an explicit integrator computed the field, without the conditions to stop; -1 for
+    an implicit one."""
     accepted: Count
     """The number of accepted steps."""
     rejected: Count

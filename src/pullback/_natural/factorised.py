@@ -28,6 +28,10 @@ class Factorised(eqx.Module):
     """e^-shift A, in the gauge of the inverse."""
     inverse: AbstractInverse
     factors: AbstractFactors
+    undamped: AbstractFactors
+    """What the solver returned; `factors`, before they were damped."""
+    given: Rows
+    """What the solver received: `rows`, without what the solver formed."""
     damping: Scalar | None
     """λ, of the inverse or of `damped`; `None` if the solution is undamped."""
     shift: Scalar
@@ -110,9 +114,12 @@ class Factorised(eqx.Module):
                 "inverse from its method `factorises`."
             )
         damping = jnp.asarray(damping, self.rows.dtype)
-        factors = self.factors.damped(damping)
-        _check_factors(factors, f"{type(self.factors).__name__}.damped(λ)")
-        return Factorised(self.rows, self.inverse, factors, damping, self.shift, self.solver)
+        factors = self.undamped.damped(damping)
+        _check_factors(factors, f"{type(self.undamped).__name__}.damped(λ)")
+        return Factorised(
+            self.rows, self.inverse, factors, self.undamped, self.given, damping, self.shift,
+            self.solver,
+        )  # fmt: skip
 
     def residual(self, vector: Flat, r: Float[Array, " m"] | None, g: Flat | None) -> Scalar:
         """Return the certificate of a solution: its relative residual, recomputed.
@@ -124,8 +131,9 @@ class Factorised(eqx.Module):
         """
         eta = self.rows.from_params(vector)
         return certify(
-            self.rows, self.inverse, self.factors, self.damping, eta, self.graded(r), self.scaled(g)
-        )
+            self.rows, self.inverse, self.factors, self.damping, eta, self.graded(r),
+            self.scaled(g), undamped=self.undamped, given=self.given,
+        )  # fmt: skip
 
     def graded(self, r: Float[Array, " m"] | None) -> Float[Array, " m"]:
         """Return e^ℓ r, zero for rows that are absent."""
@@ -164,11 +172,16 @@ def factorise(plain: Rows, strategy: Strategy) -> Factorised:
     damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
     # Rows that a solver formed make products cheaper than a pass through the model.
     formed = rows if factors.formed_rows is None else factors.formed_rows
-    return Factorised(formed, inverse, factors, damping, shift, solver.name)
+    return Factorised(formed, inverse, factors, factors, rows, damping, shift, solver.name)
 
 
 def _check_factors(factors: Any, what: str) -> None:
     if not isinstance(factors, AbstractFactors):
         raise ValueError(
             f"{what} must return pullback.solver.AbstractFactors, got {type(factors).__name__}."
+        )
+    if not isinstance(factors.spectrum, Spectrum):
+        raise ValueError(
+            f"{what} returned factors whose `spectrum` is {type(factors.spectrum).__name__}; it "
+            "must be a pullback.solver.Spectrum, e.g. Spectrum.unknown(rows.dtype)."
         )

@@ -21,6 +21,7 @@ from .._problem.composite import Composite
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors
+from .certificate import tolerance
 from .evaluate import Evaluation
 from .factorised import Factorised
 from .stats import Stats
@@ -44,7 +45,6 @@ def outcome(
     plain, objective = evaluation.rows, evaluation.rows.objective
     inputs = (objective.batch, evaluation.objective.batch)
     differential = (evaluation.value, evaluation.differential)
-    tolerance = jnp.sqrt(jnp.finfo(rows.dtype).eps)
     # Undamped, a differential that underflows is lost, unless the metric lifts it in closed form.
     underflow_matters = rows.graded and objective.problem.loss is not None and not damped
     verdicts = [
@@ -61,8 +61,8 @@ def outcome(
         (_bad_filter(inverse, factors, rows), RESULTS.bad_filter),
         (~factors.valid, RESULTS.bad_preconditioner),
         (~all_finite(vector), RESULTS.nonfinite_vector),
+        (~(stats.residual <= tolerance(rows.dtype)), RESULTS.unconverged),
         (stats.rank == 0, RESULTS.rank_zero),
-        (~(stats.residual <= tolerance), RESULTS.unconverged),
     ]
     result: Any = RESULTS.successful
     for bad, code in reversed(verdicts):

@@ -31,6 +31,7 @@ from .._rows.rows import MEMORY, Rows, rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
+from .certificate import tolerance
 from .factorised import Factorised, factorise
 
 
@@ -245,7 +246,7 @@ def pullback(
 def _certified(factorised: Factorised, vector: Flat, r: Array | None, g: Flat | None) -> Flat:
     """Return the solution; raise a `RuntimeError` if its residual is above √eps."""
     residual = factorised.residual(vector, r, g)
-    bad = ~(residual <= jnp.sqrt(jnp.finfo(vector.dtype).eps))
+    bad = ~(residual <= tolerance(vector.dtype))
     if is_traced(bad):
         return RESULTS.unconverged.error_if(vector, bad)  # pyright: ignore[reportAttributeAccessIssue]
     if bool(bad):

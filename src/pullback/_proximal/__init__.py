@@ -1,16 +1,17 @@
 r"""The proximal family: \(\arg\min_u J(u) + \lambda\rho(u, \theta)\), and what becomes of it as its
 two terms are expanded.
 
-| step | \(J\) | \(\rho\) | differs from the proximal step by |
+| step | \(J\) | \(\rho\) | distance from the proximal step |
 |---|---|---|---|
-| `proximal_step` | exact | exact | - |
-| `implicit_step` | exact | \(\lVert u - \theta\rVert^2/2\) | - (it is the proximal step of that \(\rho\)) |
+| `proximal_step` | exact | exact | 0 |
+| `implicit_step` | exact | \(\lVert u - \theta\rVert^2/2\) | 0 for that \(\rho\) |
 | `mirror_step` | first order | exact | \(O(\lambda^{-2})\) |
-| `linearised_proximal_step`, the natural gradient | first order | second order | \(O(\lambda^{-2})\) |
-| `damped_newton_step` | second order | second order | \(O(\lambda^{-2})\); \(O(\lambda^{-3})\) if \(\rho\) is quadratic |
+| `linearised_proximal_step` | first order | second order | \(O(\lambda^{-2})\) |
+| `damped_newton_step` | second order | second order | \(O(\lambda^{-2})\) |
 
-The cubic term of \(\rho\) is of the order of the quadratic one of \(J\), so that expanding \(J\)
-further gains no order unless \(\rho\) is quadratic.
+`linearised_proximal_step` is natural gradient descent. `damped_newton_step` is \(O(\lambda^{-3})\)
+from the proximal step if \(\rho\) is quadratic. Otherwise the cubic term of \(\rho\) is of the
+order of the quadratic one of \(J\), and expanding \(J\) further gains no order.
 """
 
 from .mirror import AbstractMirror as AbstractMirror

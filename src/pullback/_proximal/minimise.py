@@ -1,8 +1,9 @@
 r"""Minimise a smooth function of a few variables to the end, with a certificate: Newton's method
 with \(|H|\) and backtracking.
 
-The step is \(-|H|^+ g\), with \(|H|\) the Hessian with the absolute values of its eigenvalues, hence
-a descent direction off critical points; directions in which \(H\) is numerically zero do not move.
+The step is \(-|H|^+ g\), where \(|H|\) is the Hessian with the absolute values of its eigenvalues.
+It is a descent direction off critical points. Directions in which \(H\) is numerically zero do not
+move.
 The certificate is the gradient at the end and the least eigenvalue of the Hessian there.
 """
 

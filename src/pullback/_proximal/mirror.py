@@ -4,10 +4,13 @@ r"""Mirror descent: \(\arg\min_u \langle g, u\rangle + \lambda\rho(u, \theta)\),
 | mirror | \(\rho(u, \theta)\) | step |
 |---|---|---|
 | `EuclideanMirror` | \(\lVert u - \theta\rVert^2/2\) | \(u = \theta - g/\lambda\) |
-| `KLMirror` | \(\mathrm{KL}(u \Vert \theta)\) on the simplex | \(u \propto \theta\,e^{-g/\lambda}\) |
-| `ReverseKLMirror` | \(\mathrm{KL}(\theta \Vert u)\) on the simplex | \(u = \lambda\theta/(g + \nu)\), \(\nu\) such that \(\sum u = 1\) |
-| `BregmanMirror` | \(D_\varphi(u, \theta)\) | \(\nabla\varphi(u) = \nabla\varphi(\theta) - g/\lambda\): a step in the dual coordinates |
+| `KLMirror` | \(\mathrm{KL}(u \Vert \theta)\) | \(u \propto \theta\,e^{-g/\lambda}\) |
+| `ReverseKLMirror` | \(\mathrm{KL}(\theta \Vert u)\) | \(u = \lambda\theta/(g + \nu)\) |
+| `BregmanMirror` | \(D_\varphi(u, \theta)\) | \(u^* = \theta^* - g/\lambda\) |
 | `DivergenceMirror` | any | Newton's method |
+
+The two KL divergences are on the simplex, and \(\nu\) is such that \(\sum u = 1\). The step of a
+Bregman divergence is a gradient step in the dual coordinates \(u^* = \nabla\varphi(u)\).
 
 For an exponential family in its natural parameters, \(\varphi\) the log-partition, the dual
 coordinates are the means and \(D_\varphi(u, \theta) = \mathrm{KL}(p_\theta \Vert p_u)\): the
@@ -111,8 +114,7 @@ class ReverseKLMirror(AbstractMirror):
 def _kl(u: Params, params: Params) -> Scalar:
     """Return KL(u ‖ params), summed over all arrays."""
     one = lambda u, p: jnp.sum(jax.scipy.special.rel_entr(u, p))
-    parts: list[Any] = jax.tree.leaves(jax.tree.map(one, u, params))
-    return sum(parts[1:], parts[0])
+    return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(one, u, params))))
 
 
 def _reverse(p: Array, g: Array) -> Array:

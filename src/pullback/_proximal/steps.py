@@ -61,8 +61,8 @@ def proximal_step(
     params, data = validate(problem, params, batch)
     if divergence is None and not problem.at(data).has_divergence:
         raise ValueError(
-            f"proximal_step: {type(problem.metric).__name__} is a metric without a divergence. Give "
-            "one between parameters, proximal_step(..., divergence=lambda u, params: ...)."
+            f"proximal_step: {type(problem.metric).__name__} is a metric without a divergence. "
+            "Pass one between parameters, proximal_step(..., divergence=lambda u, params: ...)."
         )
     weight = jnp.asarray(weight, structure(params).dtype)
     return raised(_proximal(problem, params, data, weight, divergence, rtol, max_steps), throw)
@@ -122,10 +122,10 @@ def _proximal(
             return point.objective.divergence(outputs(u), here)
         return jnp.asarray(divergence(u, params)).astype(start.dtype)
 
-    rtol = float(jnp.finfo(start.dtype).eps) ** 0.6 if rtol is None else rtol
+    tolerance = float(jnp.finfo(start.dtype).eps) ** 0.6 if rtol is None else rtol
     scale = jnp.linalg.norm(jax.grad(point.value)(start))
     inner = lambda flat: point.value(flat) + weight * proximity(flat)
-    found = minimise(inner, start, scale, rtol, max_steps)
+    found = minimise(inner, start, scale, tolerance, max_steps)
     relative = found.gradient / jnp.where(scale > 0, scale, 1.0)
     result = _judge(found, proximity, start)
     return point.step(found.point, relative, found.least, found.steps, result)

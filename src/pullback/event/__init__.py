@@ -4,4 +4,5 @@ from ._events import AbstractEvent as AbstractEvent
 from ._events import GradientBelow as GradientBelow
 from ._events import LossBelow as LossBelow
 from ._events import When as When
+from ._rank_change import Inspection as Inspection
 from ._rank_change import RankChange as RankChange

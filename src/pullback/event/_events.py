@@ -117,6 +117,6 @@ class When(AbstractEvent):
 
 
 def _log_ratio(value: Scalar, level: float | Scalar) -> Scalar:
-    """Return log(value/level), which is nearly linear in time, so that its root is found at once."""
+    """Return log(value/level): nearly linear in time, so that its root is found at once."""
     tiny = jnp.finfo(value.dtype).tiny
     return jnp.log(jnp.maximum(value, tiny)) - jnp.log(jnp.asarray(level, value.dtype))

@@ -1,4 +1,4 @@
-"""Physics-informed networks: boundary value problems as composite problems, solved to many digits."""
+"""Physics-informed networks: boundary value problems as composite problems."""
 
 from ._derivatives import laplacian as laplacian
 from ._derivatives import partial as partial

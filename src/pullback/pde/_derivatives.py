@@ -1,8 +1,7 @@
-r"""Derivatives of a network with respect to its *inputs*, by forward mode: \(\partial_v u\),
-\(\partial_{vv} u\), \(\Delta u\).
+r"""Derivatives of a network with respect to its *inputs*, by forward mode.
 
-A direction costs about three evaluations of the network and keeps nothing for a way back; the one
-reverse pass that follows is that with respect to the parameters. Nesting reverse modes instead
+A second derivative along one direction costs about three evaluations of the network and stores no
+intermediates. The one reverse pass is that with respect to the parameters. Nested reverse modes
 would store every intermediate of every level.
 """
 
@@ -25,13 +24,13 @@ def partial(u: Field, x: Float[Array, " d"], axis: int) -> Scalar:
 
     - `u`: a function of one point.
     - `x`: the point.
-    - `axis`: which coordinate.
+    - `axis`: the index of the coordinate.
     """
     return jax.jvp(u, (x,), (jnp.zeros_like(x).at[axis].set(1.0),))[1]
 
 
 def second(u: Field, x: Float[Array, " d"], v: Float[Array, " d"]) -> Scalar:
-    """∂²u/∂v², along a direction.
+    """∂²u/∂v², the second derivative along a direction.
 
     **Arguments:**
 
@@ -44,13 +43,13 @@ def second(u: Field, x: Float[Array, " d"], v: Float[Array, " d"]) -> Scalar:
 
 
 def laplacian(u: Field, x: Float[Array, " d"], axes: Sequence[int] | None = None) -> Scalar:
-    """Σ ∂²u/∂x_i².
+    """Σ ∂²u/∂x_i², the Laplacian.
 
     **Arguments:**
 
     - `u`: a function of one point.
     - `x`: the point.
-    - `axes`: over which coordinates; all of them if left out.
+    - `axes`: the indices of the coordinates to sum over; defaults to all.
     """
     axes = range(x.shape[0]) if axes is None else axes
     directions = jnp.eye(x.shape[0], dtype=x.dtype)[jnp.asarray(list(axes))]

@@ -1,17 +1,15 @@
-r"""A boundary value problem as a composite problem: the outputs are the residuals, and their
-geometry is Euclidean.
+r"""A boundary value problem as a composite problem: residuals with Euclidean geometry.
 
 \[ f(\theta)_i = \begin{cases} (\mathcal{D}u_\theta - s)(x_i) & x_i \text{ inside} \\ u_\theta(x_i)
 - u(x_i) & x_i \text{ on the boundary}\end{cases} \qquad L = \tfrac12\,\mathrm{mean}_{in} f^2 +
 \tfrac12\,\mathrm{mean}_{bd} f^2 \]
 
-The pullback of the Euclidean metric by \(f\) is the Gauss-Newton matrix of the residual, the energy
-natural gradient.
+The pullback of the Euclidean metric by \(f\) is the Gauss-Newton matrix of the residual, which
+gives the energy natural gradient.
 """
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._base.types import Params, Scalar
-from .._problem.composite import Batch, Composite
+from .._problem.batch import Batch
+from .._problem.composite import Composite
 from .._problem.measure import Weights
 from ..metric import Euclidean
 from ._derivatives import Field
@@ -30,19 +29,26 @@ from ._sampling import collocation
 class Equation(eqx.Module):
     """A partial differential equation on the unit box with a known solution.
 
+    For example -u'' = π² sin πx on [0, 1], with twelve units, 40 points inside and 10 on the
+    boundary:
+
+        residual = lambda u, x: laplacian(u, x) + jnp.pi**2 * jnp.sin(jnp.pi * x[0])
+        solution = lambda x: jnp.sin(jnp.pi * x[0])
+        Equation("small", "Poisson, 1-D", residual, solution, (1, 12, 1), 40, 10)
+
     **Arguments:**
 
-    - `name`: what to type to run it.
-    - `title`: what it is.
-    - `residual`: `residual(u, x)`, zero at the solution u and a point x inside.
+    - `name`: a short name.
+    - `title`: a description.
+    - `residual`: `residual(u, x)` for a function u and a point x inside; zero at the solution.
     - `solution`: `solution(x)`, which gives the boundary values and the errors.
-    - `widths`: of the network, inputs and output included.
-    - `inside`, `border`: how many points inside and on the boundary.
+    - `widths`: the widths of the network, inputs and output included.
+    - `inside`, `border`: the numbers of points inside and on the boundary.
     - `renewed`: whether every step draws new points.
     - `evolution`: whether the first coordinate is time.
     - `scale`: the standard deviation of the weights of the first layer at the start.
-    - `whole`: after so many steps the rate falls as 1/step, if points are renewed: a mean over
-        batches. 0 for whole steps throughout.
+    - `whole`: the number of whole steps, after which the rate decays as 1/step, for an optimiser
+        with renewed points. 0 means whole steps throughout.
     """
 
     name: str = eqx.field(static=True)
@@ -68,7 +74,7 @@ class Equation(eqx.Module):
         return sum((m + 1) * n for m, n in itertools.pairwise(self.widths))
 
     def problem(self, field: Callable[[Params, Float[Array, " d"]], Scalar] = network) -> Composite:
-        """The composite problem.
+        """The composite problem of the residuals.
 
         **Arguments:**
 
@@ -98,8 +104,8 @@ class Equation(eqx.Module):
             collocation(key, self.inside, self.border, self.dimension, self.evolution), None
         )
 
-    def batches(self, key: PRNGKeyArray) -> Any:
-        """What `fit` takes: the function that draws new points, or points drawn once.
+    def batches(self, key: PRNGKeyArray) -> Callable[[PRNGKeyArray], Batch] | Batch:
+        """The batches for `fit`: a function that draws new points, or points drawn once.
 
         **Arguments:**
 
@@ -110,12 +116,12 @@ class Equation(eqx.Module):
     def errors(
         self, params: Params, points: Float[Array, "n d"], field: Callable = network
     ) -> tuple[Scalar, Scalar]:
-        """The root mean square of u_θ - u, and the same relative to that of u.
+        """The root mean square of u_θ - u, and its ratio to the root mean square of u.
 
         **Arguments:**
 
         - `params`: the parameters.
-        - `points`: where to compare.
+        - `points`: the points at which u_θ and u are compared.
         - `field`: the network at one point.
         """
         exact = jax.vmap(self.solution)(points)

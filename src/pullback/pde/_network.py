@@ -1,8 +1,8 @@
-r"""A tanh network of given widths, with transitions where the equation lives.
+r"""A tanh network of given widths whose first layer has its transitions inside the domain.
 
 First layer: rows \(w \sim N(0, \sigma^2)\) and \(b = -w\cdot c\), \(c\) uniform in the box, so that
-every unit bends inside the domain. The other layers are uniform in \(\pm 1/\sqrt{n}\), \(n\) the
-width before.
+every unit changes its sign inside the domain. The other layers are uniform in \(\pm 1/\sqrt{n}\),
+\(n\) the width of the layer before.
 """
 
 import itertools
@@ -30,13 +30,13 @@ def network(params: Params, x: Float[Array, " d"]) -> Scalar:
 
 
 def initialise(key: PRNGKeyArray, widths: Sequence[int], scale: float = 1.0) -> Params:
-    """Parameters to start from, in the default dtype.
+    """Random parameters to start from, in the default dtype.
 
     **Arguments:**
 
     - `key`: a PRNG key.
-    - `widths`: of the layers, inputs and the one output included.
-    - `scale`: σ of the first layer.
+    - `widths`: the widths of the layers, inputs and the one output included.
+    - `scale`: the standard deviation σ of the first layer.
     """
     params = []
     for i, (m, n) in enumerate(itertools.pairwise(widths)):

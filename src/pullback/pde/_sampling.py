@@ -6,13 +6,13 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 
 def interior(key: PRNGKeyArray, count: int, dimension: int) -> Float[Array, "n d"]:
-    """Points inside.
+    """Points inside the box.
 
     **Arguments:**
 
     - `key`: a PRNG key.
-    - `count`: how many.
-    - `dimension`: of the box.
+    - `count`: the number of points.
+    - `dimension`: the dimension of the box.
     """
     return jax.random.uniform(key, (count, dimension))
 
@@ -20,13 +20,13 @@ def interior(key: PRNGKeyArray, count: int, dimension: int) -> Float[Array, "n d
 def boundary(
     key: PRNGKeyArray, count: int, dimension: int, evolution: bool = False
 ) -> Float[Array, "n d"]:
-    """Points on faces, each face as often as any other.
+    """Points on the faces of the box, all faces with equal probability.
 
     **Arguments:**
 
     - `key`: a PRNG key.
-    - `count`: how many.
-    - `dimension`: of the box.
+    - `count`: the number of points.
+    - `dimension`: the dimension of the box.
     - `evolution`: whether the first coordinate is time, whose last face, t = 1, is no boundary.
     """
     inside, which = jax.random.split(key)
@@ -48,14 +48,14 @@ def boundary(
 def collocation(
     key: PRNGKeyArray, inside: int, border: int, dimension: int, evolution: bool = False
 ) -> tuple[Float[Array, "N d"], Bool[Array, " N"]]:
-    """Points of both kinds, and which of them are inside.
+    """Points inside and on the boundary, and which of them are inside.
 
     **Arguments:**
 
     - `key`: a PRNG key.
-    - `inside`, `border`: how many of each.
-    - `dimension`: of the box.
-    - `evolution`: see `boundary`.
+    - `inside`, `border`: the numbers of points inside and on the boundary.
+    - `dimension`: the dimension of the box.
+    - `evolution`: whether the first coordinate is time, as for `boundary`.
     """
     one, two = jax.random.split(key)
     points = jnp.concatenate(

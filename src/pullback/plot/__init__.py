@@ -1,8 +1,7 @@
-"""Pictures: metric ellipses, flows in both spaces, spectra, orders of invariance, kernels,
-distances.
+"""Pictures: metric ellipses, paths in both spaces, spectra, orders, kernels, distances.
 
-Every function returns `(figure, axes)` and shows nothing. Needs matplotlib: `pip install
-'pullback[figures]'`.
+Every function returns `(figure, axes)` and shows nothing. Needs matplotlib:
+`pip install 'pullback[figures]'`.
 """
 
 from ._curves import distances as distances

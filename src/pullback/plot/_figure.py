@@ -1,6 +1,11 @@
 """A figure to draw on: that of the caller, or a new one that belongs to no window."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # matplotlib is optional, and is imported when something is drawn.
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
 
 
 def open_figure(
@@ -9,8 +14,8 @@ def open_figure(
     size: tuple[float, float] = (5.0, 4.0),
     rows: int = 1,
     share: bool = False,
-) -> Any:
-    """`(figure, axes)`: the axes of the caller with their figure, or new ones."""
+) -> "tuple[Figure, Any]":
+    """The given axes with their figure, or new axes: one, or an array of rows and columns."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -25,4 +30,4 @@ def open_figure(
 
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Distinguishable also without full colour vision."""
+"""Colours that can be distinguished without full colour vision."""

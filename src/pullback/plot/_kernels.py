@@ -1,22 +1,27 @@
-"""Maps of columns of tangent kernels: how a matrix of outputs moves in answer to one of its
-entries.
-"""
+"""Maps of columns of tangent kernels: the response of a matrix of outputs to one of its entries."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import ArrayLike, Float
 
+from .._base import checks
 from ._figure import open_figure
 
+if TYPE_CHECKING:
+    from ._figure import Figure
 
-def kernels(maps: Mapping[str, Any], *, columns: int | None = None) -> Any:
+
+def kernels(
+    maps: Mapping[str, Float[ArrayLike, "m n"]], *, columns: int | None = None
+) -> "tuple[Figure, np.ndarray]":
     """Draw matrices side by side, each on its own symmetric scale.
 
     **Arguments:**
 
     - `maps`: name -> matrix.
-    - `columns`: how many in a row; all if left out.
+    - `columns`: the number of matrices per row; defaults to all.
     """
     columns = len(maps) if columns is None else columns
     rows = -(-len(maps) // columns)
@@ -25,7 +30,8 @@ def kernels(maps: Mapping[str, Any], *, columns: int | None = None) -> Any:
     for ax, (name, matrix) in zip(grid, maps.items(), strict=False):
         matrix = np.asarray(matrix, float)
         if matrix.ndim != 2:
-            raise ValueError(f"kernels draws matrices: maps[{name!r}] has shape {matrix.shape}.")
+            wanted = f"a matrix, not of shape {matrix.shape}"
+            raise checks.error("kernels", f"maps[{name!r}]", matrix, wanted)
         scale = max(np.abs(matrix).max(), 1e-300)
         ax.imshow(matrix, cmap="RdBu_r", vmin=-scale, vmax=scale)
         ax.set_title(name, fontsize=9)

@@ -1,48 +1,66 @@
-"""Paths in the plane of two parameters beside the same paths in the plane of two outputs, over the
-contours of the loss.
-"""
+"""Paths in the plane of two parameters and in the plane of two outputs, over the loss."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import ArrayLike, Float
 
+from .._base import checks
 from ._figure import COLOURS, open_figure
+
+if TYPE_CHECKING:
+    from ._figure import Axes, Figure
+
+
+class Planar(Protocol):
+    """A problem with a model and a loss, as in `pullback.Composite`."""
+
+    @property
+    def model(self) -> Callable:
+        """Two parameters -> two outputs."""
+        ...
+
+    @property
+    def loss(self) -> Callable | None:
+        """Two outputs -> the loss."""
+        ...
 
 
 def spaces(
-    problem: Any,
-    paths: Mapping[str, Any],
+    problem: Planar,
+    paths: Mapping[str, Float[ArrayLike, "n 2"]],
     *,
     markers: bool = False,
-    axes: Any = None,
-    window: Any = None,
-) -> Any:
+    axes: "Sequence[Axes] | None" = None,
+    window: Float[ArrayLike, "2 2"] | Sequence[tuple[float, float]] | None = None,
+) -> "tuple[Figure, Sequence[Axes]]":
     """Draw paths in both spaces of a problem with two parameters and two outputs, without data.
 
     **Arguments:**
 
     - `problem`: a `Composite` whose model maps arrays of shape (2,) to arrays of shape (2,).
     - `paths`: name -> parameters along the path, (n, 2).
-    - `markers`: whether to mark the points (steps of a method) rather than to draw a curve (a
-        flow).
-    - `axes`: two axes to draw on; new ones if left out.
-    - `window`: `((left, right), (bottom, top))` of the parameters shown; what the paths need if
-        left out.
+    - `markers`: whether to mark the points (steps of a method) beside the curve (a flow).
+    - `axes`: two axes to draw on; defaults to new ones.
+    - `window`: the parameters shown, `((left, right), (bottom, top))`; defaults to a box around the
+        paths.
     """
     paths = {name: np.asarray(path, float) for name, path in paths.items()}
     for name, path in paths.items():
         if path.ndim != 2 or path.shape[1] != 2:
-            raise ValueError(
-                f"spaces draws planes: paths[{name!r}] must have shape (n, 2), got {path.shape}."
-            )
+            wanted = f"an array of shape (n, 2), not {path.shape}"
+            raise checks.error("spaces", f"paths[{name!r}]", path, wanted)
+    if problem.loss is None:
+        wanted = "a problem whose loss is a function of the outputs"
+        raise checks.error("spaces", "problem", problem, wanted, "Composite(model, loss)")
     model = jax.jit(jax.vmap(problem.model))
     images = {name: np.asarray(model(jnp.asarray(path))) for name, path in paths.items()}
     if any(image.shape[1:] != (2,) for image in images.values()):
-        raise ValueError("spaces draws planes: the model must have two outputs.")
-    figure, axes = open_figure(axes, columns=2)
+        raise ValueError("spaces(problem=...): the model must have outputs of shape (2,).")
+    figure, panels = open_figure(axes, columns=2)
     loss = jax.jit(jax.vmap(problem.loss))
     left = (
         _window(np.concatenate(list(paths.values())))
@@ -55,7 +73,7 @@ def spaces(
         inside = [np.all((p >= left[:, 0]) & (p <= left[:, 1]), axis=1) for p in paths.values()]
         shown = np.concatenate([z[keep] for z, keep in zip(images.values(), inside, strict=True)])
     right = _window(shown)
-    for ax, box, height in ((axes[0], left, lambda x: loss(model(x))), (axes[1], right, loss)):
+    for ax, box, height in ((panels[0], left, lambda x: loss(model(x))), (panels[1], right, loss)):
         grid = [np.linspace(*side, 160) for side in box]
         mesh = np.stack(np.meshgrid(*grid), axis=-1)
         values = np.asarray(height(jnp.asarray(mesh.reshape(-1, 2)))).reshape(mesh.shape[:2])
@@ -75,20 +93,21 @@ def spaces(
             "marker": "o" if markers else None,
             "ms": 3,
         }
-        axes[0].plot(*paths[name].T, label=name, **style)
-        axes[1].plot(*images[name].T, label=name, **style)
+        panels[0].plot(*paths[name].T, label=name, **style)
+        panels[1].plot(*images[name].T, label=name, **style)
     first = next(iter(paths))
-    axes[0].plot(*paths[first][0], "k*", ms=9)
-    axes[1].plot(*images[first][0], "k*", ms=9)
-    axes[0].set(xlabel="$\\theta_1$", ylabel="$\\theta_2$", title="parameters")
-    axes[1].set(xlabel="$z_1$", ylabel="$z_2$", title="outputs")
-    axes[0].legend(frameon=False, fontsize=8)
-    return figure, axes
+    panels[0].plot(*paths[first][0], "k*", ms=9)
+    panels[1].plot(*images[first][0], "k*", ms=9)
+    panels[0].set(xlabel="$\\theta_1$", ylabel="$\\theta_2$", title="parameters")
+    panels[1].set(xlabel="$z_1$", ylabel="$z_2$", title="outputs")
+    panels[0].legend(frameon=False, fontsize=8)
+    return figure, panels
 
 
 def _window(points: np.ndarray) -> np.ndarray:
     """The box of some points, with a margin."""
     points = points[np.all(np.isfinite(points), axis=1)]
-    low, high = points.min(axis=0), points.max(axis=0)
+    low = points.min(axis=0)
+    high = points.max(axis=0)
     margin = 0.12 * np.maximum(high - low, 1e-3)
     return np.stack([low - margin, high + margin], axis=1)

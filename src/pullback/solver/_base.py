@@ -157,6 +157,16 @@ class AbstractFactors(eqx.Module):
         return False
 
     @property
+    def kernel_exact(self) -> bool:
+        """Whether solutions are right on the kernel of Ã by construction.
+
+        They are images of Ãᵀ or combinations of its right singular vectors, say, and no residual
+        sees that part. Where it is `False`, solutions of an undamped inverse are tested with a
+        vector of the kernel, which takes two more solves.
+        """
+        return False
+
+    @property
     def decomposition(self) -> AbstractDecomposition | None:
         """The exact decomposition behind the factors; `None` if there is none.
 

@@ -117,6 +117,10 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
         return self.scaled.rmv(self.gram.apply(self.scaled.mv(eta)))
 
     @property
+    def kernel_exact(self):
+        return True
+
+    @property
     def decomposition(self):
         return self if isinstance(self.gram, Eigen) else None
 

@@ -62,6 +62,10 @@ class GradedFactors(AbstractFactors):
     def knows_row_space(self):
         return True
 
+    @property
+    def kernel_exact(self):
+        return True
+
     def solve_lifted(self, r):
         cancelled = jnp.where(self.kept, (self.u.T @ r) / jnp.where(self.kept, self.s, 1.0), 0.0)
         t = cho_solve((self.cholesky, True), self.lower.T @ (self.weights * r))

@@ -77,6 +77,11 @@ class KrylovFactors(AbstractFactors):
         return self._solve(self._forward(eta))[0]
 
     @property
+    def kernel_exact(self):
+        # LSMR started from zero stays in the range of Aᵀ; damped, the kernel is iterated on, too.
+        return self.damping is None
+
+    @property
     def valid(self):
         """Whether the preconditioner is symmetric and positive on two random vectors."""
         action = self.row_inverse if self.scaling is None else self.scaling

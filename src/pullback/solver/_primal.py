@@ -90,6 +90,10 @@ class PrimalFactors(AbstractFactors, AbstractDecomposition):
         return jnp.full_like(eta, jnp.nan)
 
     @property
+    def kernel_exact(self):
+        return True
+
+    @property
     def decomposition(self):
         return self if isinstance(self.gram, Eigen) else None
 

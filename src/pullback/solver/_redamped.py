@@ -32,6 +32,10 @@ class Redamped(AbstractFactors):
     def knows_row_space(self):
         return self.undamped.knows_row_space
 
+    @property
+    def kernel_exact(self):
+        return self.undamped.kernel_exact
+
     def solve_lifted(self, r):
         return self.inner.solve_lifted(r)
 

@@ -51,6 +51,10 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
         return True
 
     @property
+    def kernel_exact(self):
+        return True
+
+    @property
     def decomposition(self):
         return self
 

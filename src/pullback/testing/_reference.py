@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from .._base.types import Covector, Params, Vector
 from .._problem.composite import Composite
 from .._problem.measure import Mean, Sum, Weights
-from ..inverse._base import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
+from ..inverse import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
 from ..metric import AbstractLikelihood
 
 

@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._natural.natural_gradient import natural_gradient, pullback
-from ..inverse._base import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
+from .._natural.natural_gradient import natural_gradient
+from .._natural.pullback_metric import pullback
+from ..inverse import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
 from ..metric import Bernoulli
 from ..solver import AbstractSolver
 from ._problems import Example, prescribed

@@ -102,8 +102,3 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
 
 REGISTRY = collect(MODULES, __name__)
 """All claims by name, in reading order. A claim is imported when it is requested."""
-
-
-def claims() -> Registry:
-    """All claims by name, in reading order."""
-    return REGISTRY

@@ -20,6 +20,7 @@ This module imports neither JAX nor NumPy, so that the command line can list nam
 
 import dataclasses
 import enum
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,7 +80,7 @@ class Measured(NamedTuple):
     """Arrays and numbers for the figure, by name."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
     """A statement that can be run.
 
@@ -139,17 +140,24 @@ SOURCES = {
 
 def at_most(label: str, measured: Any, bound: float, role: Role = Role.STATED) -> Row:
     """A row that holds if the number is at most the bound."""
-    return Row(label, float(measured), "≤", bound, bool(measured <= bound), role)
+    return _row(label, measured, "≤", bound, bool(measured <= bound), role)
 
 
 def at_least(label: str, measured: Any, bound: float, role: Role = Role.STATED) -> Row:
     """A row that holds if the number is at least the bound."""
-    return Row(label, float(measured), "≥", bound, bool(measured >= bound), role)
+    return _row(label, measured, "≥", bound, bool(measured >= bound), role)
 
 
 def equals(label: str, measured: Any, expected: float, role: Role = Role.STATED) -> Row:
     """A row that holds if a count is the expected one."""
-    return Row(label, float(measured), "=", expected, bool(measured == expected), role)
+    return _row(label, measured, "=", expected, bool(measured == expected), role)
+
+
+def _row(label: str, measured: Any, relation: str, bound: float, holds: bool, role: Role) -> Row:
+    """A row; raises a `ValueError` for a bound that holds always or never."""
+    if not math.isfinite(bound):
+        raise ValueError(f"the row {label!r} needs a finite bound, got {bound}.")
+    return Row(label, float(measured), relation, bound, holds, role)
 
 
 def judge(rows: Iterable[Row]) -> Verdict | None:

@@ -3,7 +3,6 @@ x), f(w', x))\), is \(\tfrac12(w - w')^\top G_w(w - w')\) up to third order; the
 weights says little.
 """
 
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,9 +67,7 @@ def draw(data: Mapping[str, Any]) -> Any:
     """Along a line from one network to another: their distance as functions, its quadratic
     estimate, and the distance of the weights.
     """
-    curve = types.SimpleNamespace(
-        **{name: data[name] for name in ("function", "quadratic", "parameters")}
-    )
+    curve = pb.Distance(data["function"], data["quadratic"], data["parameters"])
     return pb.plot.distances(data["positions"], curve)[0]
 
 
