@@ -5,11 +5,13 @@ Add a line for yours.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pullback import metric as m
+from pullback._base.tree import structure
 
 
 class Case(NamedTuple):
@@ -40,6 +42,24 @@ def positive_definite(*shape, seed=0):
     """Covariance matrices (..., d, d)."""
     x = np.random.default_rng(seed).standard_normal((*shape, shape[-1]))
     return jnp.asarray(x @ np.swapaxes(x, -1, -2) + np.eye(shape[-1]) / 2)
+
+
+@eqx.filter_jit
+def _dense(metric, z):
+    like = structure(z)
+    return jax.vmap(lambda v: like.ravel(metric.apply(z, like.unravel(v))))(
+        jnp.eye(like.size, dtype=like.dtype)
+    )
+
+
+def dense(metric, z):
+    """M(z) on the ravelled outputs."""
+    return np.asarray(_dense(metric, z))
+
+
+def compiled(function, *args):
+    """One compilation instead of one for each operation."""
+    return eqx.filter_jit(function)(*args)
 
 
 class Head(NamedTuple):

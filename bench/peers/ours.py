@@ -70,7 +70,7 @@ def _gradients(workload: Workload, params, batch) -> Approach:
 
 def kernel_product(rows):
     """y ↦ K y: from the factors of the layers if the model's structure is known, else A Aᵀ y."""
-    from pullback._gram import product
+    from pullback._gram.kernel import product
     from pullback._gram.structured import find, structured_factors
 
     plan = find(rows)

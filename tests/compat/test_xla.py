@@ -97,7 +97,7 @@ IMPORT = """
 import os, warnings
 import jax
 def state():
-    values = {name: getattr(jax.config, name) for name in sorted(jax.config.values)}
+    values = {name: getattr(jax.config, name, None) for name in sorted(jax.config.values)}
     return dict(os.environ), list(warnings.filters), values
 before = state()
 import pullback

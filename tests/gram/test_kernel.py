@@ -8,7 +8,7 @@ from helpers import distance
 
 import pullback as pb
 from pullback import pde
-from pullback._gram import kernel_of_rows
+from pullback._gram.kernel import kernel_of_rows
 from pullback._gram.structured import find
 
 

@@ -8,7 +8,7 @@ import pytest
 from zoo import ZOO, sum_of_outputs
 
 import pullback as pb
-from pullback._gram import kernel, product
+from pullback._gram.kernel import kernel, product
 from pullback._gram.structured import find, structured_factors, structured_metric
 
 

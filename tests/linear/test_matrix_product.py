@@ -1,4 +1,4 @@
-"""Matrix products in closed form, against the pseudo-inverse of the dense Jacobian; and their cost."""
+"""Matrix products in closed form, against the pseudo-inverse of the Jacobian, and their cost."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Residual maps against exact solutions, derivatives against closed forms, and an equation solved."""
+"""Residuals at exact solutions, derivatives against closed forms, and an equation solved."""
 
 import json
 import subprocess

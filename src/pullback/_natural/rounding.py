@@ -48,7 +48,7 @@ def noise_of(
         rows.mv, jnp.stack([xi * eta, rest, total, xi])
     )
     entries = jnp.abs(r - image) + jnp.abs(spread)
-    eps = 10 * math.sqrt(max(m, size)) * float(jnp.finfo(rows.dtype).eps)
+    eps = 100 * math.sqrt(max(m, size)) * float(jnp.finfo(rows.dtype).eps)
     of_sum = eps * (norm(rows.rmv(zeta * entries)) + norm(total))
     largest = norm(of_xi)
     return Noise(

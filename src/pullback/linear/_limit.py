@@ -17,8 +17,7 @@ margin measured in a norm. If its solution is not unique, one of its vertices is
 """
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.special import expit
+import scipy  # its parts load when they are used: by name they would change warning filters
 
 from ._newton_flow import independent_rows
 
@@ -27,9 +26,9 @@ def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """The limit of β_t/t, from the signed inputs and the start."""
     if independent_rows(x):
         return np.linalg.lstsq(x, np.ones(x.shape[0]), rcond=None)[0]
-    q = expit(-(x @ beta))
+    q = scipy.special.expit(-(x @ beta))
     # A common factor of the costs changes nothing, and the solver measures them against 1e-7.
-    solution = linprog(
+    solution = scipy.optimize.linprog(
         x.T @ (q / q.max()), A_ub=-x, b_ub=-np.ones(x.shape[0]), bounds=(None, None), method="highs"
     )
     if solution.status == 2:

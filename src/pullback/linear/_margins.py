@@ -15,8 +15,8 @@ r"""The classifiers that Euclidean gradient flow is known to tend to, by convex 
 
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its parts load when they are used: by name they would change warning filters
 from jaxtyping import Array, ArrayLike, Float
-from scipy.optimize import OptimizeResult, linprog, nnls
 
 from .._base import checks
 
@@ -31,7 +31,7 @@ def _signed(
     return np.asarray(y[:, None] * x, float), x.dtype
 
 
-def _solved(owner: str, solution: OptimizeResult) -> np.ndarray:
+def _solved(owner: str, solution: "scipy.optimize.OptimizeResult") -> np.ndarray:
     """The solution of a linear program; raises if there is none."""
     if solution.status == 2:
         raise ValueError(owner + INSEPARABLE)
@@ -50,7 +50,7 @@ def l2_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Ar
     rows, dtype = _signed("l2_margin", x, y)
     e = np.vstack([rows.T, np.ones(rows.shape[0])])
     f = np.append(np.zeros(rows.shape[1]), 1.0)
-    residual = e @ nnls(e, f, maxiter=30 * max(e.shape))[0] - f
+    residual = e @ scipy.optimize.nnls(e, f, maxiter=30 * max(e.shape))[0] - f
     if abs(residual[-1]) < 1e-10:
         raise ValueError("l2_margin" + INSEPARABLE)
     return jnp.asarray(-residual[:-1] / residual[-1], dtype)
@@ -58,7 +58,7 @@ def l2_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Ar
 
 def _weighted_l1(owner: str, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The classifier of least weighted ℓ1 norm with margins of at least 1."""
-    solution = linprog(
+    solution = scipy.optimize.linprog(
         np.concatenate([weights, weights]),
         A_ub=np.hstack([-rows, rows]),
         b_ub=-np.ones(rows.shape[0]),
@@ -150,7 +150,7 @@ def l1_interpolant(
     x = checks.floating("l1_interpolant", "x", x, 2)
     target = checks.vector("l1_interpolant", "target", target, x.shape[0], "one per row of x")
     rows = np.asarray(x, float)
-    solution = linprog(
+    solution = scipy.optimize.linprog(
         np.ones(2 * rows.shape[1]),
         A_eq=np.hstack([rows, -rows]),
         b_eq=np.asarray(target, float),

@@ -18,8 +18,7 @@ residual determines. This runs on the host, in NumPy: the number of steps is not
 """
 
 import numpy as np
-from scipy.linalg import qr, solve_triangular
-from scipy.special import log_expit
+import scipy  # its parts load when they are used: by name they would change warning filters
 
 STRIDE = 2.0
 """The longest early step in t between two solves."""
@@ -46,7 +45,7 @@ def logits_in_closed_form(u: np.ndarray, t: float) -> np.ndarray:
 
     \(u(t) = \log(e^{t + c} - 1)\) with \(c = \log(1 + e^{u(0)})\).
     """
-    level = t - log_expit(-u)
+    level = t - scipy.special.log_expit(-u)
     # log(e^v - 1) = v + log(-expm1(-v)). For u very negative and t = 0, v underflows; there the
     # margin is u itself.
     return np.where(level > 0, level + np.log(-np.expm1(-np.where(level > 0, level, 1))), u)
@@ -88,16 +87,18 @@ def _newton_step(u: np.ndarray, x: np.ndarray, log_target: np.ndarray | None) ->
 
     Without a target it is minus the natural gradient. Both sides are divided by the largest weight.
     """
-    log_weights = log_expit(u) + log_expit(-u)
+    log_weights = scipy.special.log_expit(u) + scipy.special.log_expit(-u)
     heaviest = np.max(log_weights)
-    defect = np.exp(log_expit(-u) - heaviest)
+    defect = np.exp(scipy.special.log_expit(-u) - heaviest)
     if log_target is not None:
         defect = defect - np.exp(log_target - heaviest)
     order = np.argsort(-log_weights)
     half = np.maximum(log_weights[order] - heaviest, LIGHTEST) / 2
     scaled = x[order] * np.exp(half)[:, None]
     if half[0] - half[-1] > PIVOT / 2:
-        found = qr(scaled, mode="r", pivoting=True, overwrite_a=True, check_finite=False)
+        found = scipy.linalg.qr(
+            scaled, mode="r", pivoting=True, overwrite_a=True, check_finite=False
+        )
         r = found[0]
         columns = found[-1]
     else:
@@ -105,8 +106,8 @@ def _newton_step(u: np.ndarray, x: np.ndarray, log_target: np.ndarray | None) ->
         columns = slice(None)
     r = r[: x.shape[1]]
     step = np.empty(x.shape[1])
-    inner = solve_triangular(r, (x.T @ defect)[columns], trans=1, check_finite=False)
-    step[columns] = solve_triangular(r, inner, check_finite=False)
+    inner = scipy.linalg.solve_triangular(r, (x.T @ defect)[columns], trans=1, check_finite=False)
+    step[columns] = scipy.linalg.solve_triangular(r, inner, check_finite=False)
     return step
 
 
@@ -115,7 +116,7 @@ def _corrected(
 ) -> np.ndarray:
     """The solution of ∇L(β) = e⁻ᵗ∇L(β₀), by Newton steps of at most `LARGEST` in the logits."""
     change = float("inf")
-    target = log_expit(-start) - t
+    target = scipy.special.log_expit(-start) - t
     for _ in range(most):
         u = start + x @ moved
         step = _newton_step(u, x, target)

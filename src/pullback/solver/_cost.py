@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from .._gram import Layout, flops, tile_count
+from .._gram.factors import Layout
+from .._gram.flops import flops
+from .._gram.kernel import tile_count
 from .._gram.structured import analyse, find, walk_of
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.types import Flat
-from .._gram import Factors, kernel, kernel_of_rows, product
+from .._gram.factors import Factors
+from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
 from .._rows.rows import Rows
 from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
@@ -79,9 +80,11 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
             return solution
         # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,
         # and stays in the residual of K; the normal equations do not see it.
-        rest = self.scaled.rmv(r - self.scaled.mv(solution))
-        twice = self.gram.apply(self.gram.apply(self.scaled.mv(rest)))
-        return solution + self.scaled.rmv(twice)
+        for _ in range(self.gram.refinements):
+            rest = self.scaled.rmv(r - self.scaled.mv(solution))
+            twice = self.gram.apply(self.gram.apply(self.scaled.mv(rest)))
+            solution = solution + self.scaled.rmv(twice)
+        return solution
 
     def solve_covector(self, g):
         gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv

@@ -9,7 +9,7 @@ import jax
 from .._base.show import grid
 from .._base.tree import split
 from .._base.types import Params
-from .._gram import Layout
+from .._gram.factors import Layout
 from .._problem.validate import check_inputs, validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse

@@ -28,7 +28,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._base.checks import positive
 from .._base.types import Flat, Scalar
-from .._gram import Factors, diagonal_blocks
+from .._gram.factors import Factors
+from .._gram.kernel import diagonal_blocks
 from .._gram.structured import find, structured_factors
 from .._rows.rows import Rows, scatter
 
