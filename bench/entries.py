@@ -1,5 +1,5 @@
 """What is run on each workload. Peers are left out where they cannot (scalar outputs, no attention)
-or would take minutes a run.
+or would take minutes per run.
 """
 
 from .measure import Entry

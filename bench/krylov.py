@@ -45,7 +45,7 @@ def products(pb, composite, params, batch, preconditioner) -> list[int | None]:
 
     @jit
     def run(params, batch, rtol):
-        rows = pb.pullback(composite, params, batch).rows
+        rows = pb.pullback(composite, params, batch).whitened
         _, c = composite.value_and_differential(rows.outputs, rows.objective.batch)
         r = lift(rows, c).r
         factors = pb.solver.Krylov(rtol, LIMIT, preconditioner).factorise(rows, inverse)
@@ -56,7 +56,7 @@ def products(pb, composite, params, batch, preconditioner) -> list[int | None]:
 
     build = getattr(preconditioner, "rank", 0)
     if isinstance(preconditioner, pb.solver.SampleBlocks):
-        build = pb.pullback(composite, params, batch).rows.shape[0] // batch[0].shape[0]
+        build = pb.pullback(composite, params, batch).rows // batch[0].shape[0]
     found: list[int | None] = []
     for rtol in TIGHTER:
         count, residual = run(params, batch, rtol)

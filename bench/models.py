@@ -1,6 +1,4 @@
-"""The workloads' models in plain JAX, for every JAX library here: nothing in them knows of
-pullback, and they run on old versions.
-"""
+"""The workloads' models in plain JAX, for every JAX library here; they run on old versions."""
 
 import jax
 import jax.numpy as jnp

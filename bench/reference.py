@@ -3,8 +3,8 @@ with pullback.
 
 m < P: v = Aᵀ (K + λ)⁻¹ r with K = AAᵀ, for MLPs by the layer formula, else from the dense A;
 otherwise v = (AᵀA + λ)⁻¹ Aᵀr from the dense A, a block of samples at a time. Two steps of
-refinement. The relative residual of (G + λ) v = g, by products with J and Jᵀ of JAX, is checked: it
-knows neither K nor the layer formula. `python -m bench.reference W1 PATH [residual]`.
+refinement. The relative residual of (G + λ) v = g is checked by products with J and Jᵀ of JAX,
+which use neither K nor the layer formula. `python -m bench.reference W1 PATH [residual]`.
 """
 
 import json

@@ -1,3 +1,3 @@
-"""One adapter a library. Each has `PACKAGES`, whose versions are recorded, and `build(workload,
+"""One adapter per library. Each has `PACKAGES`, whose versions are recorded, and `build(workload,
 approach) -> Approach`.
 """

@@ -84,7 +84,7 @@ def _products(pb, workload: Workload, params, batch, dual: bool) -> Approach:
     """A chain of products with K or with G after one linearisation."""
 
     def run(params, batch):
-        rows = pb.pullback(problem(pb, workload), params, batch).rows
+        rows = pb.pullback(problem(pb, workload), params, batch).whitened
         start = jnp.ones(rows.shape[0 if dual else 1], rows.dtype)
         apply = kernel_product(rows) if dual else lambda v: rows.rmv(rows.mv(v))
 

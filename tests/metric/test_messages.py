@@ -120,7 +120,7 @@ REFUSED = {
     ),
     "edges": (
         lambda: m.WassersteinGraph(((0, 1), (1, 0))),
-        r"WassersteinGraph\(edges=\(\(0, 1\), \(1, 0\)\)\).*each pair once, e\.g\. WassersteinGraph",
+        r"Graph\(edges=\(\(0, 1\), \(1, 0\)\)\): .*each pair once, e\.g\. WassersteinGraph\(edges",
     ),
     "edges loop": (lambda: m.WassersteinGraph(((0, 0),)), "two different vertices"),
     "edge weights": (

@@ -64,3 +64,37 @@ def test_inputs_may_be_a_tree_with_carried_leaves():
     found = pb.natural_gradient(problem, MODEL.params, (inputs, targets))
     expected = testing.reference_natural_gradient(plain, MODEL.params, (inputs["x"], targets))
     assert distance(found.vector, expected.vector) < 1e-9
+
+
+def test_a_problem_on_a_batch_evaluates_as_the_parts_do():
+    problem, params, (x, y) = make(5)
+    objective = problem.at((x, y))
+    assert objective.count == 5 and objective.has_data and objective.by_sample
+    z = MODEL.function(params, x)
+    assert distance(objective.outputs(params), z) == 0
+    value, slope = objective.differential(params)
+    mean = lambda p: jnp.mean(square(MODEL.function(p, x), y))
+    assert abs(float(value - mean(params))) < 1e-15 and value == objective.value(params)
+    assert distance(slope, jax.grad(mean)(params)) < 1e-14
+
+
+def test_the_divergence_is_averaged_as_the_metric_is():
+    weights = jnp.asarray([0.5, 0.0, 2.0])
+    problem = pb.Composite(MODEL.function, square, pb.metric.Gaussian(), pb.Weights(weights))
+    x, z, u = normal(3, 3), normal(3, 2, seed=1), normal(3, 2, seed=2)
+    objective = problem.at((x, z))
+    assert objective.has_divergence
+    each = jnp.sum((u - z) ** 2, axis=1) / 2
+    found = objective.divergence(u.at[1].set(jnp.nan), z)
+    assert abs(float(found - (0.5 * each[0] + 2.0 * each[2]))) < 1e-14
+    scores = pb.Composite(lambda p, x: x[:, 0], lambda z: z, pb.metric.Scores())
+    assert not scores.at((x,)).has_divergence, "one form on the whole batch has no average"
+
+
+def test_a_model_without_data_is_one_sample():
+    problem = pb.Composite(lambda p: p**2, lambda z: jnp.sum(z))
+    objective = problem.at(None)
+    assert objective.count == 1 and not objective.has_data and not objective.by_sample
+    p = jnp.asarray([1.0, -2.0])
+    assert float(objective.value(p)) == 5 and objective.differential(p)[1].tolist() == [2.0, -4.0]
+    assert float(objective.divergence(p, p + 1.0)) == 1.0

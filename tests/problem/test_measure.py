@@ -132,3 +132,36 @@ def test_all_samples_absent_is_rank_zero():
     ng = pb.natural_gradient(*example)
     assert bool(ng.result == pb.RESULTS.rank_zero)
     assert all(bool(jnp.all(x == 0)) for x in jax.tree.leaves(ng.vector))
+
+
+REFUSED = {
+    "matrix": (jnp.ones((2, 2)), r"a floating vector, one weight per sample, not float64 of shape"),
+    "integers": (jnp.arange(3), r"a floating vector, one weight per sample, not int64"),
+    "negative": (jnp.asarray([1.0, -1.0]), r"finite and >= 0; the weight 0 leaves a sample out"),
+    "infinite": (jnp.asarray([1.0, jnp.inf]), r"finite and >= 0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_weights_that_are_no_measure_are_refused(name):
+    values, message = REFUSED[name]
+    with pytest.raises(ValueError, match=rf"Weights\(values=.*\): values must be {message}"):
+        pb.Weights(values)
+
+
+def test_the_number_of_weights_is_that_of_the_samples():
+    example = with_measure(make_example("categorical", "tied weights"), pb.Weights(jnp.ones(3)))
+    with pytest.raises(ValueError, match=r"has 3 weights, but .* 4 samples.*w of shape \(4,\)"):
+        pb.natural_gradient(*example)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_total_is_the_weighted_sum_and_ignores_what_is_absent(name):
+    values = jnp.asarray([1.0, 2.0, 3.0, 4.0])
+    weights = np.asarray(MEASURES[name].weights(4, jnp.float64))
+    expected = {"mean": 0.25, "sum": 1.0, "weights": np.asarray(WEIGHTS)}[name]
+    assert np.all(weights == expected)
+    assert float(MEASURES[name].total(values)) == np.sum(weights * np.asarray(values))
+    absent = pb.Weights(WEIGHTS.at[1].set(0.0))
+    slope = jax.grad(absent.total)(values.at[1].set(jnp.nan))
+    assert slope.tolist() == [0.5, 0.0, 0.25, 1.0]

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import environments, goals, measure, page, reference, scaling
+from bench import environments, goals, krylov, measure, page, reference, scaling
 from bench.entries import ENTRIES, FLOOR, OURS, TANGENTS, TORCH, Entry
 from bench.models import MODELS, loss, whitening
-from bench.peers import floor
+from bench.peers import floor, ours
 from bench.problems import TABLES, WORKLOADS, find, flat, layers, leaves, make
 
 
@@ -100,6 +100,53 @@ def test_a_worker_answers_fails_and_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "PATIENCE", 0.01)
     (silent,) = measure.measure(tiny, [FLOOR], 1, 2, compare=False)
     assert silent["status"] == "failed: no answer within 0 s"
+
+
+@pytest.fixture
+def double():
+    """An adapter sets the precision of its workload."""
+    yield
+    jax.config.update("jax_enable_x64", True)
+
+
+@pytest.mark.parametrize("approach", ["default", "generic", "krylov", "dual", "primal", "svd"])
+def test_our_approaches_agree_with_the_reference(approach, double):
+    tiny = "mlp-3-4-3@5"
+    wanted = reference.solve(find(tiny))
+    adapter = ours.build(tiny, approach)
+    adapter.prepare()
+    found = adapter.vector(adapter.run())
+    assert np.linalg.norm(found - wanted) < 1e-3 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("approach", ["gradients", "metric-products", "kernel-products"])
+def test_our_products_run(approach, double):
+    adapter = ours.build("mlp-3-4-3@5", approach)
+    adapter.prepare()
+    assert np.isfinite(adapter.vector(adapter.run())).all()
+
+
+def test_the_kernel_product_is_that_of_the_kernel(double):
+    import pullback as pb
+
+    workload = find("mlp-3-4-3@5")
+    params, batch = jax.tree.map(jnp.asarray, make(workload))
+    metric = pb.pullback(ours.problem(pb, workload), params, batch)
+    y = jnp.arange(metric.rows, dtype=metric.whitened.dtype)
+    product = ours.kernel_product(metric.whitened)(y)
+    assert np.allclose(product, metric.kernel() @ y, rtol=1e-4)
+
+
+def test_krylov_products_are_counted():
+    import pullback as pb
+
+    workload = find("mlp-3-4-3@5")
+    params, (x, y) = jax.tree.map(jnp.asarray, make(workload))
+    params, x = jax.tree.map(lambda a: a.astype(jnp.float64), (params, x))
+    composite = ours.problem(pb, workload)
+    for kind in (None, pb.solver.SampleBlocks(), pb.solver.Nystrom(2)):
+        loose, tight = krylov.products(pb, composite, params, (x, y), kind)
+        assert 0 < loose <= tight < 200
 
 
 def test_what_disagrees_is_not_timed(tmp_path, monkeypatch):

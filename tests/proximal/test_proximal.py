@@ -213,3 +213,93 @@ def test_mirror_steps_of_a_divergence_stay_exact_when_they_are_short():
         ).params
         residual = flat(jax.grad(divergence)(u, PARAMS)) + g / weight
         assert np.linalg.norm(residual) <= 1e-8 * np.linalg.norm(g) / weight
+
+
+def test_absent_samples_do_not_enter():
+    """A NaN in a sample of weight zero, against the data without it."""
+    weights = jnp.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 1.0, 3.0, 1.0])
+    present = jnp.flatnonzero(weights)
+    make = lambda w: pb.Composite(logits, metric=pb.metric.Bernoulli(), measure=pb.Weights(w))
+    whole, bad = make(weights), (X.at[1].set(jnp.nan), LABELS)
+    part, good = make(weights[present]), (X[present], LABELS[present])
+    steps = {
+        "proximal": lambda *at: pb.proximal_step(*at, weight=400.0),
+        "linearised": lambda *at: pb.linearised_proximal_step(*at, weight=400.0),
+        "newton": lambda *at: pb.damped_newton_step(*at, weight=400.0),
+        "mirror": lambda *at: pb.mirror_step(*at, weight=20.0, mirror=pb.EuclideanMirror()),
+    }
+    for name, step in steps.items():
+        a, b = step(whole, PARAMS, bad), step(part, PARAMS, good)
+        assert np.allclose(flat(a.params), flat(b.params), rtol=1e-9), name
+        assert np.isclose(float(a.value), float(b.value), rtol=1e-12), name
+    product = lambda problem, batch: pb.generalised_gauss_newton(problem, PARAMS, PARAMS, batch)
+    assert np.allclose(flat(product(whole, bad)), flat(product(part, good)), rtol=1e-12)
+
+
+def half_square_error(z, y):
+    return (z - y) ** 2 / 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "sharp"),
+    [
+        (pb.metric.Euclidean(), lambda c: c),
+        (pb.metric.EmpiricalFisher(half_square_error), lambda c: 1 / c),
+    ],
+    ids=["euclidean", "empirical"],
+)
+def test_gradient_descent_on_the_outputs_of_samples(metric, sharp):
+    """M is that of each sample, and may depend on the targets: M = c² of the empirical Fisher."""
+    problem = pb.Composite(lambda p, x: x * p + p**3, half_square_error, metric)
+    x, y, start = normal(4, seed=3) ** 2 + 0.5, normal(4, seed=4), normal(4, seed=2)
+    step = pb.output_step(problem, start, (x, y), step=0.3)
+    z = np.asarray(x * start + start**3)
+    u = np.asarray(step.params)
+    goal = z - 0.3 * sharp(z - np.asarray(y))
+    assert np.allclose(np.asarray(x) * u + u**3, goal, rtol=0, atol=1e-11)
+
+
+def test_bad_arguments_are_refused_before_anything_is_compiled():
+    problem = pb.Composite(lambda p: p, lambda z: jnp.sum(z**2))
+    cases = [
+        (lambda: pb.implicit_step(problem, P0, step=0.0), r"implicit_step\(step=0.0\): step must"),
+        (
+            lambda: pb.damped_newton_step(problem, P0, weight=jnp.ones(2)),
+            r"weight must be positive",
+        ),
+        (lambda: pb.linearised_proximal_step(problem, P0, weight="1"), r"weight must be positive"),
+        (
+            lambda: pb.proximal_step(problem, P0, weight=1, max_steps=1.5),
+            r"max_steps must be an int",
+        ),
+        (lambda: pb.mirror_step(problem, P0, weight=1, mirror="kl"), r"mirror must be a mirror"),
+        (lambda: pb.BregmanMirror(3), r"BregmanMirror\(phi=3\): phi must be a function"),
+        (
+            lambda: pb.DivergenceMirror(None),
+            r"DivergenceMirror\(rho=None\): rho must be a function",
+        ),
+    ]
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message):
+            call()
+    metric = pb.metric.Riemannian(lambda z: jnp.eye(4))
+    without = pb.Composite(lambda p: p, lambda z: jnp.sum(z**2), metric)
+    with pytest.raises(
+        ValueError, match=r"Riemannian is a metric without a divergence.*divergence="
+    ):
+        pb.proximal_step(without, P0, weight=1.0)
+
+
+def test_a_step_prints_in_one_line_as_text_and_as_a_table():
+    problem = pb.Composite(lambda p: p, lambda z: jnp.sum(z**2))
+    step = pb.damped_newton_step(problem, jnp.ones(2), weight=0.5)
+    assert repr(step).startswith("ProximalStep(loss 0.08, residual ") and "\n" not in repr(step)
+    assert str(step).endswith("successful") and "least eigenvalue  1" in str(step)
+    assert step._repr_html_().startswith("<table>")
+    gradient = pb.mirror_step(problem, jnp.ones(2), weight=1.0, mirror=pb.EuclideanMirror())
+    assert "nan" not in repr(gradient)
+    shown = []
+    jax.eval_shape(
+        lambda p: shown.append(repr(pb.damped_newton_step(problem, p, weight=0.5))), jnp.ones(2)
+    )
+    assert shown == ["ProximalStep(value: float64[])"]

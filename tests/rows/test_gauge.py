@@ -171,3 +171,27 @@ def test_a_singular_pullback_metric_is_no_gauge():
         *EXAMPLE, inverse=pb.MoorePenrose(gauge=BAD["negative entry"]), throw=False
     )
     assert bool(ng.result == pb.RESULTS.bad_gauge)
+
+
+@pytest.mark.parametrize("name", GAUGES)
+def test_the_maps_of_a_gauge_are_those_of_its_root(name):
+    """R⁻¹R = I, RᵀR = W, and the transposes agree."""
+    gauge = GAUGES[name]()
+    like = structure(EXAMPLE.params)
+    given = as_gauge(gauge, like, jnp.dtype(float))
+    assert bool(given.valid)
+    eye = jnp.eye(SIZE)
+    root = np.asarray(jax.vmap(given.lift, out_axes=1)(eye))
+    inverse = np.asarray(jax.vmap(given.lower, out_axes=1)(eye))
+    assert distance(root.T @ root, dense(gauge)) < 1e-13
+    assert np.abs(inverse @ root - np.eye(SIZE)).max() < 1e-13
+    a = normal(4, SIZE, seed=3)
+    assert distance(given.rows(a), np.asarray(a) @ inverse) < 1e-13
+    assert distance(jax.vmap(given.pull)(a), np.asarray(a) @ inverse) < 1e-13
+
+
+def test_a_gauge_may_be_given_as_one_that_is_made():
+    like = structure(EXAMPLE.params)
+    made = as_gauge(MATRIX, like, jnp.dtype(float))
+    assert as_gauge(made, like, jnp.dtype(float)) is made
+    assert as_gauge(None, like, jnp.dtype(float)).lower(DIAGONAL) is DIAGONAL

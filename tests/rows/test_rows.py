@@ -88,3 +88,57 @@ def test_products_are_adjoint_where_they_are_used_in_the_same_program(dtype):
     assert abs(float(pushed - pulled)) < (1e-3 if dtype == "float32" else 1e-11) * abs(
         float(pushed)
     )
+
+
+def scores(samples):
+    """One form on the whole batch: rows that belong to no sample."""
+    problem = pb.Composite(
+        lambda p, x: MODEL.function(p, x)[:, 0], lambda z: jnp.sin(z), pb.metric.Scores()
+    )
+    return testing.Example(problem, MODEL.params, (normal(samples, 3),))
+
+
+ROWS = {
+    "by sample": lambda: make(5, metric=pb.metric.Bernoulli()),
+    "coupled model": lambda: make(5, coupled=True),
+    "coupled metric": lambda: scores(5),
+}
+
+
+@pytest.mark.parametrize("gauge", [None, 2.0], ids=["Euclidean", "gauge"])
+@pytest.mark.parametrize("name", ROWS)
+def test_products_blocks_and_dense_rows_agree(name, gauge):
+    example = ROWS[name]()
+    for memory in (1, 2**30):
+        rows = pb.pullback(*example, memory=memory).whitened.in_gauge(gauge)
+        a = np.asarray(rows.scale)[:, None] * np.asarray(rows.unit_rows())
+        m, size = rows.shape
+        assert a.shape == (m, size)
+        v, y = normal(size, seed=1), normal(m, seed=2)
+        assert distance(rows.mv(v), a @ v) < 1e-13 and distance(rows.rmv(y), a.T @ y) < 1e-13
+        assert distance(rows.gram(), a.T @ a) < 1e-13
+        squares = rows.sample_blocks(lambda block: jnp.sum(block**2))
+        assert squares.shape == (5,) and np.isclose(float(jnp.sum(squares)), np.sum(a**2))
+        formed = rows.formed(rows.unit_rows())
+        assert distance(formed.mv(v), a @ v) < 1e-13 and distance(formed.rmv(y), a.T @ y) < 1e-13
+        assert distance(rows.from_params(rows.to_params(v)), v) < 1e-15
+
+
+def test_a_common_factor_is_divided_out_of_the_grading():
+    rows = pb.pullback(*make(5, metric=pb.metric.Bernoulli())).whitened
+    v = normal(rows.shape[1])
+    assert distance(rows.divided_by(jnp.asarray(2.0)).mv(v), np.exp(-2.0) * rows.mv(v)) < 1e-14
+    top = float(rows.largest_log_scale)
+    assert float(rows.divided_by(rows.largest_log_scale).largest_log_scale) == 0 > top
+
+
+def test_rows_of_absent_samples_are_zero():
+    problem, params, (x, y) = make(5)
+    weights = jnp.asarray([1.0, 0.0, 2.0, 1.0, 0.0])
+    problem = pb.Composite(problem.model, square, problem.metric, pb.Weights(weights))
+    rows = pb.pullback(problem, params, (x.at[1].set(jnp.nan), y)).whitened
+    present = np.repeat(np.asarray(weights) > 0, 2)
+    assert np.array_equal(rows.active, present)
+    dense = np.asarray(rows.unit_rows())
+    assert np.all(dense[~present] == 0) and np.all(np.any(dense[present] != 0, axis=1))
+    assert np.all(np.asarray(rows.unit_mv(normal(rows.shape[1])))[~present] == 0)

@@ -89,8 +89,8 @@ class Structure(eqx.Module):
     def unravel(self, vector: Array) -> PyTree:
         """The tree of this structure from its flat vector, each leaf in its own dtype."""
         # One split, whose transpose is a concatenation. The transpose of slices is a sum of padded
-        # vectors; where XLA (jaxlib 0.10) fuses that sum with a norm or a dot product, it can lose
-        # the gradient of a bias.
+        # vectors; where XLA fuses that sum with a norm or a dot product, it can lose the gradient
+        # of a bias (`_compat/xla.py`).
         parts = jax.lax.split(vector, self.sizes) if self.sizes else []
         leaves = [
             x.reshape(shape).astype(dtype)

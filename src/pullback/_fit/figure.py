@@ -1,6 +1,7 @@
 """The picture of a run: four axes, each with what the optimiser recorded."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -8,10 +9,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .history import History
+Columns: TypeAlias = Mapping[str, np.ndarray]
 
 
-def draw(history: "History") -> "Figure":
+def draw(columns: Columns, losses: np.ndarray | None) -> "Figure":
     """Return a figure of loss, lengths of the steps, damping and rate, and rank."""
     # Imported here: `fit` works without matplotlib.
     from matplotlib.figure import Figure
@@ -22,53 +23,53 @@ def draw(history: "History") -> "Figure":
     norms.set(title="length of the steps")
     scale.set(title="damping and rate", xlabel="step")
     rank.set(title="rank of A", xlabel="step")
-    if len(history):
-        taken = history["accepted"].astype(bool) if "accepted" in history else slice(None)
-        _loss(loss, history)
-        _norms(norms, history, taken)
-        _lines(scale, history, taken, {"damping": "damping", "rate": "rate"})
-        _rank(rank, history)
+    if losses is not None:
+        taken = columns["accepted"].astype(bool) if "accepted" in columns else slice(None)
+        _loss(loss, columns, losses)
+        _norms(norms, columns, taken)
+        _lines(scale, columns, taken, {"damping": "damping", "rate": "rate"})
+        _rank(rank, columns)
     for axes in (loss, norms, scale, rank):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False)
     return figure
 
 
-def _loss(axes: "Axes", history: "History") -> None:
-    axes.plot(history["step"], history.losses, color="black", lw=1.2)
-    if "accepted" in history:
-        rejected = ~history["accepted"].astype(bool)
+def _loss(axes: "Axes", columns: Columns, losses: np.ndarray) -> None:
+    axes.plot(columns["step"], losses, color="black", lw=1.2)
+    if "accepted" in columns:
+        rejected = ~columns["accepted"].astype(bool)
         if rejected.any():
             label = f"{rejected.sum()} steps not taken"
-            steps = history["step"][rejected]
-            axes.plot(steps, history["loss"][rejected], "x", color="tab:red", ms=4, label=label)
-    _logarithmic(axes, history.losses)
+            steps = columns["step"][rejected]
+            axes.plot(steps, columns["loss"][rejected], "x", color="tab:red", ms=4, label=label)
+    _logarithmic(axes, losses)
 
 
-def _norms(axes: "Axes", history: "History", taken: np.ndarray | slice) -> None:
-    _lines(axes, history, taken, {"norm": "Euclidean", "metric_norm": "in the metric"})
-    if "divergence" in history:
-        true = np.sqrt(2 * history["divergence"][taken])
+def _norms(axes: "Axes", columns: Columns, taken: np.ndarray | slice) -> None:
+    _lines(axes, columns, taken, {"norm": "Euclidean", "metric_norm": "in the metric"})
+    if "divergence" in columns:
+        true = np.sqrt(2 * columns["divergence"][taken])
         if np.isfinite(true).any():
-            axes.plot(history["step"][taken], true, lw=1, ls=":", label="√(2 × true divergence)")
+            axes.plot(columns["step"][taken], true, lw=1, ls=":", label="√(2 × true divergence)")
 
 
 def _lines(
-    axes: "Axes", history: "History", taken: np.ndarray | slice, labels: dict[str, str]
+    axes: "Axes", columns: Columns, taken: np.ndarray | slice, labels: dict[str, str]
 ) -> None:
     """Plot columns over the steps that were taken, as far as they are recorded and finite."""
     for name, label in labels.items():
-        if name in history and np.isfinite(history[name][taken]).any():
-            axes.plot(history["step"][taken], history[name][taken], lw=1, label=label)
-            _logarithmic(axes, history[name][taken])
+        if name in columns and np.isfinite(columns[name][taken]).any():
+            axes.plot(columns["step"][taken], columns[name][taken], lw=1, label=label)
+            _logarithmic(axes, columns[name][taken])
 
 
-def _rank(axes: "Axes", history: "History") -> None:
-    if "rank" not in history:
+def _rank(axes: "Axes", columns: Columns) -> None:
+    if "rank" not in columns:
         return
-    axes.plot(history["step"], history["rank"], color="black", lw=1)
+    axes.plot(columns["step"], columns["rank"], color="black", lw=1)
     axes.yaxis.get_major_locator().set_params(integer=True)
-    if not (history["rank"] >= 0).any():
+    if not (columns["rank"] >= 0).any():
         axes.set(title="rank of A (not computed by this solver)")
 
 

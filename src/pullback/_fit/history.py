@@ -102,7 +102,7 @@ class History:
         Nothing is shown; save the figure with `figure.savefig(path)`. A quantity that the optimiser
         does not record is left out.
         """
-        return draw(self)
+        return draw(self.columns, self.losses if len(self) else None)
 
     def _row(self, i: int) -> dict[str, Any]:
         return {name: column[i].item() for name, column in self.columns.items()}

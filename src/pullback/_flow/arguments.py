@@ -78,14 +78,15 @@ def check_events(
     events: Sequence[AbstractEvent], t0: Any, problem: Composite, params: Params, batch: Batch
 ) -> None:
     """Raise a `ValueError` for what is not an event, or has happened already at the start."""
+    wanted, example = "a sequence of events", "flow(..., events=[event.LossBelow(1e-6)])"
+    instance("flow", "events", events, Sequence, wanted, example)
     for event in events:
         if isinstance(event, RankChange):
             raise ValueError(
                 f"flow(events=[{event!r}]): a change of rank is not an event, pass "
                 f"flow(..., rank={event!r})."
             )
-        example = "flow(..., events=[event.LossBelow(1e-6)])"
-        instance("flow", "events", event, AbstractEvent, "a sequence of pullback.event", example)
+        instance("flow", "events", event, AbstractEvent, wanted, example)
         if is_traced((t0, params, batch)):
             continue
         value = event.condition(jnp.asarray(t0, structure(params).dtype), params, problem, batch)

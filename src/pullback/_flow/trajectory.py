@@ -1,5 +1,7 @@
 """What a flow returns: the curve in the parameters and on the model, where it stopped, and why."""
 
+from html import escape
+
 import diffrax as dfx
 import equinox as eqx
 import jax
@@ -137,7 +139,7 @@ class Trajectory(eqx.Module):
 
     def __repr__(self) -> str:
         kind = type(self.equation.kind).__name__
-        if is_traced(self.t) or jnp.ndim(self.t):
+        if not self._single:
             return f"Trajectory({kind}, t: {self.t.dtype}{list(self.t.shape)})"
         span = f"t = {float(self.t0):g} ... {float(self.t):g}"
         # The first clause of the text; what to do about it is in `message`.
@@ -146,17 +148,24 @@ class Trajectory(eqx.Module):
         return f"Trajectory({kind}, {span}, {self._losses()}. {ending}.)"
 
     def __str__(self) -> str:
-        return f"{self.message}\n{self._losses()}; {self._cost()}"
+        return f"{self.message}\n{self._losses()}; {self._cost()}" if self._single else repr(self)
 
     def _repr_html_(self) -> str:
+        if not self._single:
+            return f"<p>{escape(repr(self))}</p>"
         lines = {
             "flow": type(self.equation.kind).__name__,
             "end": self.message,
             "loss": self._losses().removeprefix("loss "),
             "cost": self._cost(),
         }
-        rows = "".join(f"<tr><td>{name}</td><td>{text}</td></tr>" for name, text in lines.items())
-        return f"<table>{rows}</table>"
+        row = "<tr><td>{}</td><td>{}</td></tr>".format
+        return f"<table>{''.join(row(name, escape(text)) for name, text in lines.items())}</table>"
+
+    @property
+    def _single(self) -> bool:
+        """Whether this is one trajectory with known numbers: neither traced nor a batch of them."""
+        return not is_traced(self.t) and jnp.ndim(self.t) == 0
 
     def _losses(self) -> str:
         """Return the losses at the start and at the end, in words."""

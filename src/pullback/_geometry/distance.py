@@ -82,8 +82,9 @@ def distance(
     check_inputs(data)
     if not problem.at(data).has_divergence:
         raise ValueError(
-            f"{type(problem.metric).__name__} is a metric without a divergence: there is no distance "
-            "of functions. The quadratic estimate is pullback(problem, params, batch).norm(v)**2/2."
+            f"{type(problem.metric).__name__} is a metric without a divergence: there is no "
+            "distance of functions. The quadratic estimate is "
+            "pullback(problem, params, batch).norm(v)**2 / 2."
         )
     several = isinstance(other, list) and structure(other) != structure(params)
     points = [check_params(point) for point in (other if several else [other])]

@@ -20,8 +20,9 @@ solver formed are compared with the model on \(\eta\). The certificate is the la
 numbers; it is NaN if the factors have no decomposition where one is needed.
 
 A number above the tolerance is compared with rounding (`rounding.py`) before it counts: at a
-minimum of the loss \(A^\top r\) is rounding itself. Parts of \(\rho\) at singular values below the
-cut-off that the factors report do not count either, where that is at most half of the digits.
+minimum of the loss \(A^\top r\) is rounding itself. Nor does a change of \(A\) by \(\sigma\), a
+singular value that the factors need not see, count: \(\sigma\) is the cut-off that they report, or
+rounding times the condition number of \(G + λ\); at most half of the digits.
 """
 
 import math
@@ -37,7 +38,7 @@ from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
 from ..solver._redamped import inverse_damping
-from .rounding import Noise, half_of_the_digits, noise_of
+from .rounding import Noise, half_of_the_digits, noise_of, precision
 
 
 def tolerance(dtype: Any) -> float:
@@ -129,21 +130,36 @@ def _equation(solution: Solution, noise: Noise | None) -> Scalar:
     return form(solution, decomposition, noise)
 
 
+def _unresolved(solution: Solution, noise: Noise) -> Scalar:
+    """Return σ, the singular value up to which the factors need not see."""
+    rows, spectrum = solution.rows, solution.undamped.spectrum
+    if solution.inverse.damping is not None:
+        found = precision(rows) * noise.largest**3 / solution.inverse.damping
+    else:
+        found = jnp.where((spectrum.cutoff > 0) & ~spectrum.graded, spectrum.cutoff, 0.0)
+    return jnp.minimum(found, half_of_the_digits(rows, noise.largest))
+
+
+def _allowed(solution: Solution, noise: Noise | None) -> Scalar | float:
+    """Return how large ρ may be where g is no larger."""
+    if noise is None:
+        return 0.0
+    return noise.rest + _unresolved(solution, noise) * noise.residual
+
+
 def _everywhere(solution: Solution, noise: Noise | None) -> Scalar:
     """Return ‖ρ‖/‖g‖."""
     norm = jnp.linalg.norm
-    return relative(norm(solution.rest), norm(solution.total), 0.0 if noise is None else noise.rest)
+    return relative(norm(solution.rest), norm(solution.total), _allowed(solution, noise))
 
 
-def _above_cutoff(solution: Solution, noise: Noise | None) -> Scalar:
-    """Return ‖Aρ‖/‖Ag‖; what of ρ is at or below the cut-off does not count."""
+def _seen(solution: Solution, noise: Noise | None) -> Scalar:
+    """Return ‖Aρ‖/‖Ag‖; what of ρ is below σ does not count."""
     norm, rows = jnp.linalg.norm, solution.rows
     if noise is None:
         return relative(norm(rows.mv(solution.rest)), norm(rows.mv(solution.total)), 0.0)
-    spectrum = solution.undamped.spectrum
-    known = (spectrum.cutoff > 0) & ~spectrum.graded
-    cutoff = jnp.minimum(spectrum.cutoff, half_of_the_digits(rows.shape, noise.largest))
-    allowed = noise.image_of_rest + jnp.where(known, cutoff, 0.0) * norm(solution.rest)
+    allowed = noise.largest * _allowed(solution, noise)
+    allowed = allowed + _unresolved(solution, noise) * norm(solution.rest)
     return relative(noise.size_of_rest, noise.size_of_total, allowed)
 
 
@@ -152,7 +168,7 @@ def _pseudo_inverse(solution: Solution, noise: Noise | None) -> Scalar:
     damping = solution.damping
     if noise is None and solution.g is None:
         return _everywhere(solution, None)
-    seen = _above_cutoff(solution, noise)
+    seen = _seen(solution, noise)
     if damping is None or (noise is not None and solution.factors.kernel_exact):
         return seen
     # Damped, the equation determines the part in the kernel, too.
@@ -182,13 +198,13 @@ def _truncated(
     def project(x: Flat) -> Flat:
         return decomposition.combine(jnp.where(kept, decomposition.coordinates(x), 0.0))
 
-    allowed, mixed = jnp.zeros_like(size), jnp.zeros_like(size)
+    mixed = jnp.zeros_like(size)
     if noise is not None:
         # The eigenvectors of a square, K or G, mix what is kept with the rest.
         smallest = jnp.min(jnp.where(kept, s, jnp.inf), initial=jnp.inf)
         mixed = jnp.minimum((decomposition.resolution / smallest) ** 2, 1e-2) * size
-        allowed = noise.rest
-    inside = relative(norm(project(solution.rest)), norm(project(solution.total)), allowed)
+    kept_rest, kept_total = project(solution.rest), project(solution.total)
+    inside = relative(norm(kept_rest), norm(kept_total), _allowed(solution, noise))
     shifted = solution.shifted
     outside = relative(norm(shifted - project(shifted)), size, mixed)
     return jnp.maximum(jnp.maximum(inside, outside), _decomposed(solution, decomposition))
@@ -223,7 +239,7 @@ def _decomposed(solution: Solution, decomposition: AbstractDecomposition) -> Sca
     turned = jax.lax.map(rows.rmv, images[:2])
     # A claim of large singular values that A does not have would make everything else small.
     top = jnp.minimum(jnp.max(s, initial=0.0), 1e3 * norm(images[3]))
-    resolution = jnp.minimum(decomposition.resolution, half_of_the_digits(rows.shape, top))
+    resolution = jnp.minimum(decomposition.resolution, half_of_the_digits(rows, top))
     parts = [
         relative(norm(turned[0] - decomposition.combine(s * s * w)), top * top * norm(solved), 0.0),
         relative(norm(turned[1] - decomposition.combine(s * s * v)), top * top * norm(g), 0.0),

@@ -24,8 +24,8 @@ class Noise(NamedTuple):
     """Of ρ = g - Gη - λη."""
     image: Scalar
     """Of A η."""
-    image_of_rest: Scalar
-    """Of A ρ."""
+    residual: Scalar
+    """‖r - A η‖."""
     size_of_rest: Scalar
     """‖A ρ‖."""
     size_of_total: Scalar
@@ -48,22 +48,25 @@ def noise_of(
         rows.mv, jnp.stack([xi * eta, rest, total, xi])
     )
     entries = jnp.abs(r - image) + jnp.abs(spread)
-    eps = 100 * math.sqrt(max(m, size)) * float(jnp.finfo(rows.dtype).eps)
-    of_sum = eps * (norm(rows.rmv(zeta * entries)) + norm(total))
-    largest = norm(of_xi)
+    eps = precision(rows)
     return Noise(
-        rest=of_sum,
+        rest=eps * (norm(rows.rmv(zeta * entries)) + norm(total) + norm(rest)),
         image=eps * norm(spread),
-        image_of_rest=largest * (of_sum + eps * norm(rest)),
+        residual=norm(r - image),
         size_of_rest=norm(of_rest),
         size_of_total=norm(of_total),
-        largest=largest,
+        largest=norm(of_xi),
     )
 
 
-def half_of_the_digits(shape: tuple[int, int], largest: Scalar) -> Scalar:
+def precision(rows: Rows) -> float:
+    """Return the relative error of a sum over rows or parameters, with a margin."""
+    return 100 * math.sqrt(max(rows.shape)) * float(jnp.finfo(rows.dtype).eps)
+
+
+def half_of_the_digits(rows: Rows, largest: Scalar) -> Scalar:
     """Return √(max(m, P) eps) · s_max, what a solver that squares A resolves.
 
     `largest` is random, and may be smaller than s_max: a factor makes up for it.
     """
-    return 10 * math.sqrt(max(shape) * float(jnp.finfo(largest.dtype).eps)) * largest
+    return 10 * math.sqrt(max(rows.shape) * float(jnp.finfo(rows.dtype).eps)) * largest

@@ -1,5 +1,6 @@
 """What the steps of this room share: a problem on flat parameters, and the record of a step."""
 
+from html import escape
 from typing import Any
 
 import equinox as eqx
@@ -36,17 +37,26 @@ class ProximalStep(eqx.Module):
     """A code that is data; `RESULTS[result]` is its message."""
 
     def __repr__(self) -> str:
-        if is_traced(self.value) or jnp.ndim(self.value):
+        if not self._single:
             return f"ProximalStep(value: {self.value.dtype}{list(self.value.shape)})"
         parts = ", ".join(f"{name} {text}" for name, text in self._lines())
         return f"ProximalStep({parts})"
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
+        if not self._single:
+            return repr(self)
+        return "\n".join(f"{name:<18}{text}" for name, text in self._lines())
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{name}</td><td>{text}</td></tr>" for name, text in self._lines())
-        return f"<table>{rows}</table>"
+        if not self._single:
+            return f"<p>{escape(repr(self))}</p>"
+        row = "<tr><td>{}</td><td>{}</td></tr>".format
+        return f"<table>{''.join(row(name, escape(text)) for name, text in self._lines())}</table>"
+
+    @property
+    def _single(self) -> bool:
+        """Whether this is one step with known numbers: neither traced nor a batch of them."""
+        return not is_traced(self.value) and jnp.ndim(self.value) == 0
 
     def _lines(self) -> list[tuple[str, str]]:
         numbers = (("residual", self.residual, ".1e"), ("least eigenvalue", self.least, ".3g"))

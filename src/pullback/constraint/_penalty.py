@@ -1,5 +1,5 @@
-r"""`Penalty`: \(p(\theta) = \tfrac s2\,\mathrm{violation}(\theta)^2\), added to the loss in place of
-a projection.
+r"""`Penalty`: \(p(\theta) = \tfrac s2\,\mathrm{violation}(\theta)^2\), added to the loss in place
+of a projection.
 """
 
 from typing import Any

@@ -4,6 +4,8 @@ The shape and dtype of \(h(s)\) always; its values, on a small spectrum, where t
 finite, not negative, and equal to what `damping`, `homogeneous` and `pseudo_inverse` declare.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.core
@@ -15,6 +17,9 @@ from ._base import AbstractInverse
 PROBES = (3.0, 1.0, 0.5, 0.1)
 """Singular values at which the filter is evaluated, largest first."""
 SHAPE = (4, 6)
+LARGEST, REMEMBERED = 64, 256
+_passed: dict[Any, None] = {}
+"""Inverses that have passed, by their numbers; the oldest are forgotten."""
 
 
 def check_declarations(inverse: AbstractInverse) -> None:
@@ -24,6 +29,13 @@ def check_declarations(inverse: AbstractInverse) -> None:
             "inverse must be MoorePenrose(), Tikhonov(damping), TruncatedRank(k) or another "
             f"pullback.inverse.AbstractInverse, got {inverse!r}."
         )
+    leaves, treedef = jax.tree.flatten(inverse)
+    traced = any(isinstance(x, jax.core.Tracer) for x in leaves)
+    # A training loop makes the same inverse again and again; a large gauge is not compared.
+    small = all(np.size(x) <= LARGEST for x in leaves if eqx.is_array_like(x))
+    key = (treedef, tuple(_known(x) for x in leaves)) if small and not traced else None
+    if key is not None and key in _passed:
+        return
     name = type(inverse).__name__
     dtype = jnp.result_type(float)
     probe = jax.ShapeDtypeStruct((len(PROBES),), dtype)
@@ -33,14 +45,20 @@ def check_declarations(inverse: AbstractInverse) -> None:
             f"{name}.filter(s, cutoff) must return one real number per singular value, shape "
             f"{probe.shape} for s of shape {probe.shape}, got {found.dtype} of shape {found.shape}."
         )
-    leaves = [x for x in jax.tree.leaves(inverse) if eqx.is_array(x)]
-    if any(isinstance(x, jax.core.Tracer) for x in leaves):
+    if traced:
         return
     with jax.ensure_compile_time_eval():
-        h, smaller = (
-            np.asarray(_evaluate(inverse, k * jnp.asarray(PROBES, dtype))) for k in (1, 2)
-        )
+        h, smaller = (np.asarray(_evaluate(inverse, k * jnp.asarray(PROBES, dtype))) for k in (1, 2))
         _check_values(inverse, name, h, smaller)
+    if key is not None:
+        _passed[key] = None
+        if len(_passed) > REMEMBERED:
+            del _passed[next(iter(_passed))]
+
+
+def _known(leaf: Any) -> Any:
+    """Return what tells a leaf from another one."""
+    return (leaf.dtype.name, leaf.tobytes()) if eqx.is_array(leaf) else leaf
 
 
 def _evaluate(inverse, s):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .._base import checks
 from ._figure import COLOURS, open_figure
@@ -73,19 +73,8 @@ def spaces(
         inside = [np.all((p >= left[:, 0]) & (p <= left[:, 1]), axis=1) for p in paths.values()]
         shown = np.concatenate([z[keep] for z, keep in zip(images.values(), inside, strict=True)])
     right = _window(shown)
-    for ax, box, height in ((panels[0], left, lambda x: loss(model(x))), (panels[1], right, loss)):
-        grid = [np.linspace(*side, 160) for side in box]
-        mesh = np.stack(np.meshgrid(*grid), axis=-1)
-        values = np.asarray(height(jnp.asarray(mesh.reshape(-1, 2)))).reshape(mesh.shape[:2])
-        ax.contour(
-            *grid,
-            np.log10(np.maximum(values, 1e-12)),
-            levels=14,
-            cmap="Greys",
-            linewidths=0.7,
-            alpha=0.6,
-        )
-        ax.set(xlim=box[0], ylim=box[1])
+    _contours(panels[0], left, lambda x: loss(model(x)))
+    _contours(panels[1], right, loss)
     for i, name in enumerate(paths):
         style = {
             "color": COLOURS[i % len(COLOURS)],
@@ -102,6 +91,16 @@ def spaces(
     panels[1].set(xlabel="$z_1$", ylabel="$z_2$", title="outputs")
     panels[0].legend(frameon=False, fontsize=8)
     return figure, panels
+
+
+def _contours(ax: "Axes", box: np.ndarray, loss: Callable[[Array], Array]) -> None:
+    """Draw the contours of the logarithm of the loss in a box."""
+    grid = [np.linspace(*side, 160) for side in box]
+    mesh = np.stack(np.meshgrid(*grid), axis=-1)
+    values = np.asarray(loss(jnp.asarray(mesh.reshape(-1, 2)))).reshape(mesh.shape[:2])
+    heights = np.log10(np.maximum(values, 1e-12))
+    ax.contour(*grid, heights, levels=14, cmap="Greys", linewidths=0.7, alpha=0.6)
+    ax.set(xlim=box[0], ylim=box[1])
 
 
 def _window(points: np.ndarray) -> np.ndarray:

@@ -153,7 +153,7 @@ _jacobian = jax.jit(jax.jacrev(network))
 
 
 def _rows(params: tuple, x: Array) -> np.ndarray:
-    """The Jacobian of the outputs, a row a sample."""
+    """The Jacobian of the outputs, one row per sample."""
     return np.concatenate(
         [np.asarray(part).reshape(len(x), -1) for part in _jacobian(params, x)], axis=1
     )

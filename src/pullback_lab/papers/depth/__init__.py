@@ -1,1 +1,1 @@
-"""Kerekes, Mészáros, Huszár: Depth without the magic. One file a claim."""
+"""Kerekes, Mészáros, Huszár: Depth without the magic. One file per claim."""

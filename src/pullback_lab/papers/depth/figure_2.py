@@ -10,7 +10,7 @@ The three limits come from convex programs (`pullback.linear`): 21.8°, 0° and 
 
 **A caveat.** The layers must differ at the start. With \(w_1 = w_2\) a coefficient of two layers is
 a square and cannot change its sign: at zero \(J\) loses a row, the natural flow ends there in
-finite time (the library stops and says so), and the descent goes astray; the separator of the
+finite time (the library stops and reports it), and the descent goes astray; the separator of the
 linear program has \(\beta_2 < 0\) and is not found. In floating point this is not even reliable:
 near zero the steps are so large that rounding makes the layers differ, and with steps of 0.005,
 0.002 and 0.001 the descent then passed, where with 0.02 and 0.01 it ended at 41° and 47°. Here

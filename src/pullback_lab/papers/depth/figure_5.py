@@ -118,7 +118,7 @@ def steps_move_nothing_else(key: PRNGKeyArray) -> Row:
 
 
 def rows(data: Mapping[str, Any]) -> Iterator[Row]:
-    """What the caption says."""
+    """The caption, as a number each, and a control."""
     mean = {name: value.mean(axis=-1) for name, value in data.items() if np.ndim(value) == 2}
     most = data["observed"][-1]
     yield at_most(

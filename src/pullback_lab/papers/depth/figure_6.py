@@ -34,7 +34,7 @@ def sizes(budget: Budget) -> Sizes:
 
 
 def rows(data: dict[str, Any]) -> Iterator[Row]:
-    """What the text says of the figure, and what the runs give."""
+    """The statements of the text on the figure, and what the runs give."""
     samples = data["samples"]
     dimension = data["dimension"]
     euclidean, natural, population = (

@@ -45,7 +45,7 @@ class Coordinates(NamedTuple):
     """These coordinates as the metric wants them."""
     metric: pb.metric.AbstractMetric
     matrix: Callable[[float, float], list[list[float]]]
-    """What the table above says, as a function of μ and σ."""
+    """The matrix of the table above, as a function of μ and σ."""
 
 
 def divergence(u: Float[Array, " 2"], z: Float[Array, " 2"]) -> Float[Array, ""]:
