@@ -1,4 +1,4 @@
-"""XLA's fusions on the CPU: what is wrong there, and that neither we nor the import depend on it."""
+"""XLA's fusions on the CPU: what is wrong there, and that nothing here depends on it."""
 
 import os
 import subprocess

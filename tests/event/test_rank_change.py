@@ -7,7 +7,7 @@ import pytest
 
 import pullback as pb
 
-# z = (w₀², w₁), towards (-1, 0): J loses rank at w₀ = 0, which the undamped flow reaches at t = log 2.
+# z = (w₀², w₁), towards (-1, 0): J loses rank at w₀ = 0, where the undamped flow is at t = log 2.
 PROBLEM = pb.Composite(
     lambda w: jnp.stack([w[0] ** 2, w[1]]), lambda z: (z[0] + 1) ** 2 / 2 + z[1] ** 2 / 2
 )

@@ -36,24 +36,63 @@ OVERFLOW = lambda p, x: linear(p, x) * jnp.where(x[:, :1] == X[2, 0], jnp.inf, 1
 KINK = lambda p, x: jnp.sqrt(jnp.abs(p["w"][0, 0] - PARAMS["w"][0, 0])) + linear(p, x)
 
 NON_FINITE = {
-    "params": ({"params": NAN}, "nonfinite_params", r"`params` contains a NaN.*Found in params\['b'\] \(first at index \(1,\)\)"),
-    "inputs": ({"batch": (X.at[2, 0].set(jnp.inf), Y)}, "nonfinite_batch", r"`batch` contains a NaN.*Found in batch.* \(first at index \(2, 0\)\)"),
-    "targets": ({"batch": (X, Y.at[1, 2].set(jnp.nan))}, "nonfinite_batch", r"`batch` contains.*\(first at index \(1, 2\)\)"),
-    "metric batch": ({"metric_batch": (X.at[3, 1].set(jnp.nan),)}, "nonfinite_batch", r"Found in metric_batch.* \(first at index \(3, 1\)\)"),
-    "outputs": ({"p": problem(OVERFLOW)}, "nonfinite_outputs", r"The model returned a NaN or an infinity.*first at index \(2, 0\)"),
-    "loss": ({"p": problem(loss=lambda z, y: square(z, y) / 0.0)}, "nonfinite_loss", "The loss, or its differential at the outputs, is not finite"),
-    "gradient": (
-        {"p": problem(loss=lambda z, y: jnp.sqrt(jnp.sum((z - jax.lax.stop_gradient(z)) ** 2, axis=1)))},
+    "params": (
+        {"params": NAN},
+        "nonfinite_params",
+        r"`params` contains a NaN.*Found in params\['b'\] \(first at index \(1,\)\)",
+    ),
+    "inputs": (
+        {"batch": (X.at[2, 0].set(jnp.inf), Y)},
+        "nonfinite_batch",
+        r"`batch` contains a NaN.*Found in batch.* \(first at index \(2, 0\)\)",
+    ),
+    "targets": (
+        {"batch": (X, Y.at[1, 2].set(jnp.nan))},
+        "nonfinite_batch",
+        r"`batch` contains.*\(first at index \(1, 2\)\)",
+    ),
+    "metric batch": (
+        {"metric_batch": (X.at[3, 1].set(jnp.nan),)},
+        "nonfinite_batch",
+        r"Found in metric_batch.* \(first at index \(3, 1\)\)",
+    ),
+    "outputs": (
+        {"p": problem(OVERFLOW)},
+        "nonfinite_outputs",
+        r"The model returned a NaN or an infinity.*first at index \(2, 0\)",
+    ),
+    "loss": (
+        {"p": problem(loss=lambda z, y: square(z, y) / 0.0)},
         "nonfinite_loss",
         "The loss, or its differential at the outputs, is not finite",
     ),
-    "jacobian": ({"p": problem(KINK)}, "nonfinite_jacobian", "The gradient Jᵀc is not finite although the outputs"),
-    "metric": (
-        {"p": problem(metric=pb.metric.Riemannian(lambda z: jnp.eye(3) / jnp.where(z[0] == linear(PARAMS, X)[1, 0], 0.0, 1.0)))},
-        "bad_metric",
-        r"The metric on the outputs is not finite or not positive.*Sample 1: .*Riemannian\(matrix_fn=\.\.\.\) is not finite",
+    "gradient": (
+        {
+            "p": problem(
+                loss=lambda z, y: jnp.sqrt(jnp.sum((z - jax.lax.stop_gradient(z)) ** 2, axis=1))
+            )
+        },
+        "nonfinite_loss",
+        "The loss, or its differential at the outputs, is not finite",
     ),
-}  # fmt: skip
+    "jacobian": (
+        {"p": problem(KINK)},
+        "nonfinite_jacobian",
+        "The gradient Jᵀc is not finite although the outputs",
+    ),
+    "metric": (
+        {
+            "p": problem(
+                metric=pb.metric.Riemannian(
+                    lambda z: jnp.eye(3) / jnp.where(z[0] == linear(PARAMS, X)[1, 0], 0.0, 1.0)
+                )
+            )
+        },
+        "bad_metric",
+        r"The metric on the outputs is not finite or not positive.*Sample 1: "
+        r".*Riemannian\(matrix_fn=\.\.\.\) is not finite",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", NON_FINITE)
@@ -82,41 +121,120 @@ def test_under_jit_a_failure_raises_too():
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"params": PARAMS | {"b": PARAMS["b"].astype(complex)}}, r"params\['b'\] is complex \(complex128\)\. Real parameters and outputs only: split it"),
+        (
+            {"params": PARAMS | {"b": PARAMS["b"].astype(complex)}},
+            r"params\['b'\] is complex \(complex128\)\. Real parameters and outputs only: split it",
+        ),
         ({"batch": (X.astype(complex), Y)}, r"batch inputs is complex \(complex128\)"),
         ({"batch": (X, Y.astype(complex))}, r"batch targets is complex \(complex128\)"),
-        ({"p": problem(lambda p, x: linear(p, x).astype(complex))}, r"the outputs of the model are complex: return real and imaginary parts"),
-        ({"params": {"w": jnp.ones((2, 3), int), "b": jnp.zeros(3, int)}}, r"params has no floating array among its leaves \(int64\).*jnp\.asarray\(x, float\)"),
+        (
+            {"p": problem(lambda p, x: linear(p, x).astype(complex))},
+            r"the outputs of the model are complex: return real and imaginary parts",
+        ),
+        (
+            {"params": {"w": jnp.ones((2, 3), int), "b": jnp.zeros(3, int)}},
+            r"params has no floating array among its leaves \(int64\).*jnp\.asarray\(x, float\)",
+        ),
         ({"params": {}}, r"params has no floating array among its leaves \(none at all\)"),
-        ({"params": {"w": 1.0, "b": 2}}, r"params has no floating array among its leaves \(float, int\)"),
+        (
+            {"params": {"w": 1.0, "b": 2}},
+            r"params has no floating array among its leaves \(float, int\)",
+        ),
         ({"batch": (X[:0], Y[:0])}, r"the batch is empty \(0 samples\)"),
         ({"batch": (X, Y[:3])}, r"targets have shape \(3, 3\), but the inputs have 4 samples"),
-        ({"batch": ({"a": X, "b": X[:3]}, Y), "p": problem(lambda p, x: linear(p, x["a"]))}, r"the inputs must be arrays with one common leading sample axis"),
+        (
+            {"batch": ({"a": X, "b": X[:3]}, Y), "p": problem(lambda p, x: linear(p, x["a"]))},
+            r"the inputs must be arrays with one common leading sample axis",
+        ),
         ({"batch": X}, r"batch must be \(inputs, targets\), \(inputs,\) or None, got"),
-        ({"batch": (X, Y, Y)}, r"batch must be \(inputs, targets\), \(inputs,\) or None, got tuple of length 3"),
+        (
+            {"batch": (X, Y, Y)},
+            r"batch must be \(inputs, targets\), \(inputs,\) or None, got tuple of length 3",
+        ),
         ({"batch": (None, Y), "p": problem(lambda p: p["w"])}, "targets without inputs"),
-        ({"p": problem(lambda p, x: linear(p, x)[0])}, r"the leading axis of every output must be the sample axis, 4 samples, got output shapes \[\(3,\)\].*jax\.vmap"),
-        ({"p": problem(lambda p, x: linear(p, x)[:2])}, r"the sample axis, 4 samples, got output shapes \[\(2, 3\)\]"),
+        (
+            {"p": problem(lambda p, x: linear(p, x)[0])},
+            r"the leading axis of every output must be the sample axis, 4 "
+            r"samples, got output shapes \[\(3,\)\].*jax\.vmap",
+        ),
+        (
+            {"p": problem(lambda p, x: linear(p, x)[:2])},
+            r"the sample axis, 4 samples, got output shapes \[\(2, 3\)\]",
+        ),
         ({"p": problem(lambda p, x: jnp.arange(4))}, r"the model returns no floating array"),
-        ({"p": problem(measure=pb.Weights(jnp.ones(5)))}, r"the measure has 5 weights, but the leading axis of the batch has 4 samples.*pullback\.Weights\(w\) with w of shape \(4,\)"),
-        ({"p": problem(loss=lambda z, y: (z - y) ** 2)}, r"loss must return a scalar or one number per sample, shape \(4,\), got shape \(4, 3\)\. Sum over the other axes"),
-        ({"p": problem(loss=lambda z, y: jnp.sum((z - y) ** 2, axis=0))}, r"loss must return a scalar or one number per sample, shape \(4,\), got shape \(3,\)"),
-        ({"p": problem(lambda p: p["w"], lambda z: z[0]), "batch": None}, r"loss must return a scalar, got shape \(3,\)"),
-        ({"p": problem(metric=pb.metric.Riemannian(lambda z: jnp.eye(2)))}, r"Riemannian\(matrix_fn=\.\.\.\) must return a real array of shape \(3, 3\).*got float64 of shape \(2, 2\)"),
+        (
+            {"p": problem(measure=pb.Weights(jnp.ones(5)))},
+            r"the measure has 5 weights, but the leading axis of the batch has "
+            r"4 samples.*pullback\.Weights\(w\) with w of shape \(4,\)",
+        ),
+        (
+            {"p": problem(loss=lambda z, y: (z - y) ** 2)},
+            r"loss must return a scalar or one number per sample, shape \(4,\), "
+            r"got shape \(4, 3\)\. Sum over the other axes",
+        ),
+        (
+            {"p": problem(loss=lambda z, y: jnp.sum((z - y) ** 2, axis=0))},
+            r"loss must return a scalar or one number per sample, shape \(4,\), got shape \(3,\)",
+        ),
+        (
+            {"p": problem(lambda p: p["w"], lambda z: z[0]), "batch": None},
+            r"loss must return a scalar, got shape \(3,\)",
+        ),
+        (
+            {"p": problem(metric=pb.metric.Riemannian(lambda z: jnp.eye(2)))},
+            r"Riemannian\(matrix_fn=\.\.\.\) must return a real array of shape "
+            r"\(3, 3\).*got float64 of shape \(2, 2\)",
+        ),
         ({"p": problem(metric=pb.metric.Gaussian(jnp.eye(2)))}, r"Gaussian"),
-        ({"p": problem(metric=pb.metric.GaussianMeanScale())}, r"GaussianMeanScale.*takes outputs \{'mean'"),
-        ({"p": problem(metric=pb.metric.Scores())}, r"Scores\(\) takes log-probabilities of shape \(N,\)"),
-        ({"p": problem(metric=pb.metric.Categorical(), model=lambda p, x: linear(p, x)[:, :1])}, r"Categorical\(\) takes one array of logits with at least 2 classes"),
-        ({"metric_batch": (X,), "batch": None, "p": problem(lambda p: p["w"][0], lambda z: jnp.sum(z))}, "metric_batch is for models with data"),
+        (
+            {"p": problem(metric=pb.metric.GaussianMeanScale())},
+            r"GaussianMeanScale.*takes outputs \{'mean'",
+        ),
+        (
+            {"p": problem(metric=pb.metric.Scores())},
+            r"Scores\(\) takes log-probabilities of shape \(N,\)",
+        ),
+        (
+            {"p": problem(metric=pb.metric.Categorical(), model=lambda p, x: linear(p, x)[:, :1])},
+            r"Categorical\(\) takes one array of logits with at least 2 classes",
+        ),
+        (
+            {
+                "metric_batch": (X,),
+                "batch": None,
+                "p": problem(lambda p: p["w"][0], lambda z: jnp.sum(z)),
+            },
+            "metric_batch is for models with data",
+        ),
         ({"memory": 0}, "memory must be a positive number of bytes, got 0"),
-        ({"inverse": 0.1}, r"inverse must be MoorePenrose\(\), Tikhonov\(damping\), TruncatedRank\(k\) or another pullback\.inverse\.AbstractInverse, got 0\.1"),
-        ({"solver": "svd"}, r"solver must be one of pullback\.solver, e\.g\. solver=pullback\.solver\.SVD\(\), got 'svd'"),
-        ({"solver": pb.solver.Krylov(), "inverse": pb.TruncatedRank(2)}, r"Krylov cannot cut off singular values.*solver=pullback\.solver\.SVD\(\)"),
-        ({"solver": pb.solver.Krylov(), "inverse": pb.MoorePenrose(rtol=0.1)}, "Krylov cannot cut off singular values"),
-        ({"p": pb.Composite(linear, None, pb.metric.Gaussian()), "batch": (X,)}, r"loss was left out, so the batch must have targets: batch=\(inputs, targets\)"),
-        ({"p": pb.Composite(lambda p: p["w"], None, pb.metric.Gaussian()), "batch": None}, "loss was left out, but a model without data has no targets"),
+        (
+            {"inverse": 0.1},
+            r"inverse must be MoorePenrose\(\), Tikhonov\(damping\), "
+            r"TruncatedRank\(k\) or another pullback\.inverse\.AbstractInverse, got 0\.1",
+        ),
+        (
+            {"solver": "svd"},
+            r"solver must be one of pullback\.solver, e\.g\. "
+            r"solver=pullback\.solver\.SVD\(\), got 'svd'",
+        ),
+        (
+            {"solver": pb.solver.Krylov(), "inverse": pb.TruncatedRank(2)},
+            r"Krylov cannot cut off singular values.*solver=pullback\.solver\.SVD\(\)",
+        ),
+        (
+            {"solver": pb.solver.Krylov(), "inverse": pb.MoorePenrose(rtol=0.1)},
+            "Krylov cannot cut off singular values",
+        ),
+        (
+            {"p": pb.Composite(linear, None, pb.metric.Gaussian()), "batch": (X,)},
+            r"loss was left out, so the batch must have targets: batch=\(inputs, targets\)",
+        ),
+        (
+            {"p": pb.Composite(lambda p: p["w"], None, pb.metric.Gaussian()), "batch": None},
+            "loss was left out, but a model without data has no targets",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_work_is_refused_before_anything_is_compiled(kwargs, words):
     with pytest.raises(ValueError, match=words):
         run(**kwargs)
@@ -125,26 +243,70 @@ def test_what_cannot_work_is_refused_before_anything_is_compiled(kwargs, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: pb.Weights(jnp.asarray([1.0, -0.5])), r"Weights\(values=.*\): values must be finite and >= 0; the weight 0 leaves a sample out"),
+        (
+            lambda: pb.Weights(jnp.asarray([1.0, -0.5])),
+            r"Weights\(values=.*\): values must be finite and >= 0; the weight "
+            r"0 leaves a sample out",
+        ),
         (lambda: pb.Weights(jnp.asarray([1.0, jnp.nan])), "values must be finite and >= 0"),
-        (lambda: pb.Weights(jnp.ones((2, 2))), r"values must be a floating vector, one weight per sample, not float64 of shape \(2, 2\)"),
-        (lambda: pb.Weights(jnp.ones(2, int)), "values must be a floating vector, one weight per sample, not int64"),
+        (
+            lambda: pb.Weights(jnp.ones((2, 2))),
+            r"values must be a floating vector, one weight per sample, not "
+            r"float64 of shape \(2, 2\)",
+        ),
+        (
+            lambda: pb.Weights(jnp.ones(2, int)),
+            "values must be a floating vector, one weight per sample, not int64",
+        ),
         (lambda: pb.Tikhonov(-0.1), r"Tikhonov\(damping=-0\.1\): damping must be finite and >= 0"),
-        (lambda: pb.Tikhonov(0.0), r"Tikhonov\(damping=0\) has no inverse on the kernel; the undamped inverse is MoorePenrose\(\)"),
+        (
+            lambda: pb.Tikhonov(0.0),
+            r"Tikhonov\(damping=0\) has no inverse on the kernel; the undamped "
+            r"inverse is MoorePenrose\(\)",
+        ),
         (lambda: pb.Tikhonov(float("nan")), r"Tikhonov\(damping=nan\): damping must be finite"),
-        (lambda: pb.MoorePenrose(rtol=-1e-3), r"MoorePenrose\(rtol=-0\.001\): rtol must be finite and >= 0"),
-        (lambda: pb.TruncatedRank(-1), r"TruncatedRank\(k=-1\): k must be an integer >= 0, e\.g\. TruncatedRank\(10\)"),
+        (
+            lambda: pb.MoorePenrose(rtol=-1e-3),
+            r"MoorePenrose\(rtol=-0\.001\): rtol must be finite and >= 0",
+        ),
+        (
+            lambda: pb.TruncatedRank(-1),
+            r"TruncatedRank\(k=-1\): k must be an integer >= 0, e\.g\. TruncatedRank\(10\)",
+        ),
         (lambda: pb.TruncatedRank(2.5), r"TruncatedRank\(k=2\.5\): k must be an integer >= 0"),
         (lambda: pb.solver.Krylov(rtol=2.0), r"Krylov\(rtol=2\.0\): rtol must be between 0 and 1"),
-        (lambda: pb.solver.Krylov(max_steps=0), r"Krylov\(max_steps=0\): max_steps must be at least 1"),
-        (lambda: pb.Composite(3, square), "model must be callable, model\\(params, inputs\\), got int"),
-        (lambda: pb.Composite(linear, 3), "loss must be callable, loss\\(outputs, targets\\), got int"),
-        (lambda: pb.Composite(linear, square, "fisher"), r"metric must be one of pullback\.metric, e\.g\. metric=pullback\.metric\.Euclidean\(\), got 'fisher'"),
-        (lambda: pb.Composite(linear, square, measure=0.5), r"measure must be Mean\(\), Sum\(\) or Weights\(w\), got 0\.5"),
-        (lambda: pb.Composite(linear), "Euclidean is not a likelihood, so the loss cannot be left out"),
-        (lambda: pb.natural_gradient(linear, PARAMS, (X, Y)), r"problem must be a pullback\.Composite\(model=\.\.\., loss=\.\.\., metric=\.\.\.\), got function"),
+        (
+            lambda: pb.solver.Krylov(max_steps=0),
+            r"Krylov\(max_steps=0\): max_steps must be at least 1",
+        ),
+        (
+            lambda: pb.Composite(3, square),
+            "model must be callable, model\\(params, inputs\\), got int",
+        ),
+        (
+            lambda: pb.Composite(linear, 3),
+            "loss must be callable, loss\\(outputs, targets\\), got int",
+        ),
+        (
+            lambda: pb.Composite(linear, square, "fisher"),
+            r"metric must be one of pullback\.metric, e\.g\. "
+            r"metric=pullback\.metric\.Euclidean\(\), got 'fisher'",
+        ),
+        (
+            lambda: pb.Composite(linear, square, measure=0.5),
+            r"measure must be Mean\(\), Sum\(\) or Weights\(w\), got 0\.5",
+        ),
+        (
+            lambda: pb.Composite(linear),
+            "Euclidean is not a likelihood, so the loss cannot be left out",
+        ),
+        (
+            lambda: pb.natural_gradient(linear, PARAMS, (X, Y)),
+            r"problem must be a pullback\.Composite\(model=\.\.\., loss=\.\.\., "
+            r"metric=\.\.\.\), got function",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_built_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
@@ -153,11 +315,18 @@ def test_what_cannot_be_built_is_refused(make, words):
 @pytest.mark.parametrize(
     ("matrix", "words"),
     [
-        (lambda z: jnp.asarray([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), r"Sample 0: Riemannian\(matrix_fn=\.\.\.\) is not symmetric.*max \|M - Mᵀ\| = 0\.5"),
-        (lambda z: jnp.diag(jnp.asarray([1.0, -0.25, 2.0])), r"Sample 0: The matrix of Riemannian.* is not positive semi-definite: its eigenvalues go from -0\.25 to 2"),
+        (
+            lambda z: jnp.asarray([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
+            r"Sample 0: Riemannian\(matrix_fn=\.\.\.\) is not symmetric.*max \|M - Mᵀ\| = 0\.5",
+        ),
+        (
+            lambda z: jnp.diag(jnp.asarray([1.0, -0.25, 2.0])),
+            r"Sample 0: The matrix of Riemannian.* is not positive "
+            r"semi-definite: its eigenvalues go from -0\.25 to 2",
+        ),
     ],
     ids=["not symmetric", "indefinite"],
-)  # fmt: skip
+)
 def test_a_matrix_that_is_no_metric(matrix, words):
     bad = problem(metric=pb.metric.Riemannian(matrix))
     with pytest.raises(RuntimeError, match=words):
@@ -179,7 +348,10 @@ def test_an_indefinite_loss_hessian_is_refused_by_name():
 def test_a_gauge_that_is_not_positive_definite(gauge):
     with pytest.raises(
         RuntimeError,
-        match="`gauge` is not positive definite: a weighted Moore-Penrose inverse needs an inner product",
+        match=(
+            "`gauge` is not positive definite: a weighted Moore-Penrose inverse "
+            "needs an inner product"
+        ),
     ):
         run(inverse=pb.MoorePenrose(gauge=gauge))
 

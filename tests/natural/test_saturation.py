@@ -116,7 +116,8 @@ def test_saturation_dual_the_weights_cancel(low, high):
 
 
 def test_saturation_follows_the_parameters():
-    """Logits from the parameters themselves, not an offset, with soft labels and unequal weights."""
+    """Logits from the parameters themselves, not an offset, with soft labels "
+    "and unequal weights."""
     rng = np.random.default_rng(4)
     x, theta = rng.normal(size=(12, 3)), np.array([300.0, -200.0, 250.0])
     y = (x @ theta > 0).astype(float)
@@ -199,7 +200,10 @@ def test_saturation_beyond_what_a_solver_resolves_is_named(solver):
     assert bool(ng.result == pb.RESULTS.unresolved)
     with pytest.raises(
         RuntimeError,
-        match=r"their rows of A lie below what this solver resolves.*solver=pullback\.solver\.SVD\(\)",
+        match=(
+            r"their rows of A lie below what this solver "
+            r"resolves.*solver=pullback\.solver\.SVD\(\)"
+        ),
     ):
         logistic_step(x, y, offset, solver=solver)
 

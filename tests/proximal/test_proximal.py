@@ -263,21 +263,12 @@ def test_bad_arguments_are_refused_before_anything_is_compiled():
     problem = pb.Composite(lambda p: p, lambda z: jnp.sum(z**2))
     cases = [
         (lambda: pb.implicit_step(problem, P0, step=0.0), r"implicit_step\(step=0.0\): step must"),
-        (
-            lambda: pb.damped_newton_step(problem, P0, weight=jnp.ones(2)),
-            r"weight must be positive",
-        ),
+        (lambda: pb.damped_newton_step(problem, P0, weight=P0), r"weight must be positive"),
         (lambda: pb.linearised_proximal_step(problem, P0, weight="1"), r"weight must be positive"),
-        (
-            lambda: pb.proximal_step(problem, P0, weight=1, max_steps=1.5),
-            r"max_steps must be an int",
-        ),
+        (lambda: pb.proximal_step(problem, P0, weight=1, max_steps=1.5), r"must be an integer"),
         (lambda: pb.mirror_step(problem, P0, weight=1, mirror="kl"), r"mirror must be a mirror"),
         (lambda: pb.BregmanMirror(3), r"BregmanMirror\(phi=3\): phi must be a function"),
-        (
-            lambda: pb.DivergenceMirror(None),
-            r"DivergenceMirror\(rho=None\): rho must be a function",
-        ),
+        (lambda: pb.DivergenceMirror(None), r"\(rho=None\): rho must be a function"),
     ]
     for call, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -16,11 +16,15 @@ import pullback as pb
 
 name, samples, width, hidden, memory = sys.argv[1], *map(int, sys.argv[2:])
 k = jax.random.split(jax.random.key(0), 3)
-params = {"w": jax.random.normal(k[0], (width, hidden)) / width**0.5, "v": jax.random.normal(k[1], (hidden,)) / hidden**0.5}
+params = {
+    "w": jax.random.normal(k[0], (width, hidden)) / width**0.5,
+    "v": jax.random.normal(k[1], (hidden,)) / hidden**0.5,
+}
 x = jax.random.normal(k[2], (samples, width))
 problem = pb.Composite(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], lambda z, y: (z - y) ** 2 / 2)
 batch = (x, jnp.sin(x[:, 0]))
-jax.block_until_ready(jax.grad(lambda p: problem.loss(problem.model(p, x), batch[1]).mean())(params))
+mean = lambda p: problem.loss(problem.model(p, x), batch[1]).mean()
+jax.block_until_ready(jax.grad(mean)(params))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ng = pb.natural_gradient(problem, params, batch, solver=getattr(pb.solver, name)(), memory=memory)
 jax.block_until_ready(ng.vector)
@@ -35,7 +39,8 @@ def run(name, samples, width, hidden, memory=2**28):
     result = json.loads(out.strip().splitlines()[-1])
     mebibytes = result["shape"][0] * result["shape"][1] * 8 / 2**20
     print(
-        f"{name}: A is {result['shape']}, {mebibytes:.0f} MiB; peak {result['peak']:.0f} MiB above the model and one gradient"
+        f"{name}: A is {result['shape']}, {mebibytes:.0f} MiB; peak {result['peak']:.0f} MiB "
+        "above the model and one gradient"
     )
     assert result["residual"] < 1e-9
     return result["peak"], mebibytes

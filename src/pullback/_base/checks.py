@@ -48,7 +48,7 @@ def positive(
 ) -> None:
     """Raise a `ValueError` unless the value is one number, positive (or zero) and below a bound."""
     try:
-        good = np.shape(value) == () and not isinstance(value, bool | np.bool_)
+        good = np.shape(value) == () and not isinstance(value, bool | np.bool_ | str)
         if good and is_concrete(value):
             number = float(value)
             good = (number >= 0 if zero else number > 0) and number < below

@@ -1,15 +1,15 @@
 r"""The derivative of a natural gradient, whatever solver found it.
 
-In orthonormal coordinates of the gauge \(\eta = h(G)\,g\) with \(G = A^\top A\) and \(g = A^\top r +
-g_x\). Let \(\Pi\) be the projection on the row space of \(A\), \(\rho = r - A\eta\), \(t =
+In orthonormal coordinates of the gauge \(\eta = h(G)\,g\) with \(G = A^\top A\) and \(g = A^\top r
++ g_x\). Let \(\Pi\) be the projection on the row space of \(A\), \(\rho = r - A\eta\), \(t =
 A\,h(G)\,\eta\), \(n = (I - \Pi) g_x\). At constant rank (Golub and Pereyra, 1973)
 
 \[ d\eta = A^+(dr - dA\,\eta) + h(G)\,(dA^\top \rho + dg_x) + (I - \Pi)\,dA^\top t + h(G)\,A^+ dA\,
 n \]
 
-for the Moore-Penrose inverse. For a damped one the last two terms are absent, and \(-h(G)\,\eta\,dλ\)
-joins. Only products with the derivative of \(A\) and the factors at hand enter; no decomposition is
-differentiated (theirs have poles where singular values coincide).
+for the Moore-Penrose inverse. For a damped one the last two terms are absent, and
+\(-h(G)\,\eta\,dλ\) joins. Only products with the derivative of \(A\) and the factors at hand
+enter; no decomposition is differentiated (theirs have poles where singular values coincide).
 """
 
 import equinox as eqx

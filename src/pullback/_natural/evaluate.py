@@ -1,5 +1,6 @@
-r"""A problem at a point, before anything is factorised: \(z\), \(L\), \(c = \partial L/\partial z\),
-and \(c\) lifted to \(r\), \(Sr = c\).
+r"""A problem at a point, before anything is factorised.
+
+\(z\), \(L\), \(c = \partial L/\partial z\), and \(c\) lifted to \(r\), \(Sr = c\).
 """
 
 from collections.abc import Callable
@@ -127,8 +128,8 @@ def lift(rows: Rows, c: OutputCovector) -> Lifted:
     r = rows.root.unit_lift(c).astype(dtype)
     weights = one
     if objective.has_data and not problem.metric.couples_samples:
-        # The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the grading,
-        # the other one comes off here.
+        # The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the
+        # grading, the other one comes off here.
         weights = problem.measure.weights(objective.count, dtype)
         m = rows.shape[0]
         repeated = jnp.repeat(weights, m // weights.shape[0], total_repeat_length=m)

@@ -18,7 +18,7 @@ from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors, Spectrum
 from ..solver._strategy import Strategy
 from .certificate import certify
-from .derivative import stop
+from .derivative import stop, with_derivative
 
 
 class Factorised(eqx.Module):
@@ -31,7 +31,7 @@ class Factorised(eqx.Module):
     undamped: AbstractFactors
     """What the solver returned; `factors`, before they were damped."""
     given: Rows
-    """What the solver received: `rows`, without what the solver formed."""
+    """What the solver received, without what it formed; these rows are differentiated."""
     damping: Scalar | None
     """λ, of the inverse or of `damped`; `None` if the solution is undamped."""
     shift: Scalar
@@ -74,23 +74,24 @@ class Factorised(eqx.Module):
         return self.solve(None, g)
 
     def solve(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
-        """Return A⁺(e^ℓ r) + G⁺ g.
+        """Return A⁺(e^ℓ r) + G⁺ g, with its derivative.
 
         **Arguments:**
 
         - `r`: a lifted covector, its grading divided out; `None` for zero.
         - `g`: a flat parameter covector; `None` for zero.
         """
-        return self.rows.to_params(self.solve_orthonormal(r, self.scaled(g)))
+        rows, (m, size) = self.given, self.given.shape
+        g = self.scaled(g)
+        # The factors are constants. The derivative is that of the equation, not of the algorithm.
+        eta = stop(self._solved(stop(r), stop(g)))
+        r = jnp.zeros(m, rows.dtype) if r is None else r
+        g = jnp.zeros(size, rows.dtype) if g is None else g
+        eta = with_derivative(eta, rows, self.inverse, r, g, factors=self.factors)
+        return rows.to_params(eta)
 
-    def solve_orthonormal(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
-        """Return the same in orthonormal coordinates of the gauge, for a covector of these rows.
-
-        **Arguments:**
-
-        - `r`: a lifted covector, its grading divided out; `None` for zero.
-        - `g`: what `scaled` returned; `None` for zero.
-        """
+    def _solved(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
+        """Return Ã⁺(e^ℓ r) + (ÃᵀÃ)⁺ g in orthonormal coordinates, for what `scaled` returned."""
         eta = jnp.zeros(self.rows.shape[1], self.rows.dtype)
         if r is not None:
             eta = eta + self._checked(self.factors.solve_lifted(r), "solve_lifted(r)")
@@ -129,6 +130,8 @@ class Factorised(eqx.Module):
         - `vector`: what `solve` returned.
         - `r`, `g`: the right-hand sides.
         """
+        # A certificate is a constant.
+        self, vector, r, g = stop((self, vector, r, g))
         eta = self.rows.from_params(vector)
         return certify(
             self.rows, self.inverse, self.factors, self.damping, eta, self.graded(r),
@@ -143,7 +146,7 @@ class Factorised(eqx.Module):
 
     def scaled(self, g: Flat | None) -> Flat | None:
         """Return a parameter covector for e^-shift A, in orthonormal coordinates."""
-        return None if g is None else self.rows.pull(jnp.exp(-2 * self.shift) * g)
+        return None if g is None else self.given.pull(jnp.exp(-2 * self.shift) * g)
 
     def _checked(self, eta: Any, what: str) -> Flat:
         """Raise a `ValueError` if factors return another shape or dtype than that of a vector."""
@@ -159,20 +162,21 @@ class Factorised(eqx.Module):
 
 def factorise(plain: Rows, strategy: Strategy) -> Factorised:
     """Plan and factorise the rows of a point, given in the Euclidean gauge."""
-    inverse = stop(strategy.inverse)
+    inverse = strategy.inverse
     # A common factor of A cancels in a homogeneous inverse: divide it out, or a batch that is
     # saturated as a whole would underflow.
     shift = jnp.zeros((), plain.dtype)
     if inverse.homogeneous:
         shift = stop(plain.largest_log_scale)
-    rows = stop(plain.divided_by(shift).in_gauge(inverse.gauge))
-    solver, planned = strategy.solver.resolve(rows, inverse)
-    factors = solver.factorise(planned, inverse)
+    given = plain.divided_by(shift).in_gauge(inverse.gauge)
+    rows, fixed = stop((given, inverse))
+    solver, planned = strategy.solver.resolve(rows, fixed)
+    factors = solver.factorise(planned, fixed)
     _check_factors(factors, f"{solver.name}.factorise(rows, inverse)")
     damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
     # Rows that a solver formed make products cheaper than a pass through the model.
     formed = rows if factors.formed_rows is None else factors.formed_rows
-    return Factorised(formed, inverse, factors, factors, rows, damping, shift, solver.name)
+    return Factorised(formed, inverse, factors, factors, given, damping, shift, solver.name)
 
 
 def _check_factors(factors: Any, what: str) -> None:

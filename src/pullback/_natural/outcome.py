@@ -19,7 +19,7 @@ from .._base.types import Flat, Params
 from .._problem.batch import Batch
 from .._problem.composite import Composite
 from .._rows.rows import Rows
-from ..inverse._base import AbstractInverse
+from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractFactors
 from .certificate import tolerance
 from .evaluate import Evaluation
@@ -81,9 +81,8 @@ def _bad_filter(inverse: AbstractInverse, factors: AbstractFactors, rows: Rows) 
     decomposition = factors.decomposition
     if inverse.pseudo_inverse or inverse.damping is not None or decomposition is None:
         return jnp.asarray(False)
-    s = decomposition.s
-    h = inverse.filter(s, factors.spectrum.cutoff)
-    return jnp.any((s > factors.spectrum.cutoff) & ~(jnp.isfinite(h) & (h >= 0)))
+    h = respond(inverse, decomposition.s, rows.shape, decomposition.resolution).h
+    return jnp.any(~(jnp.isfinite(h) & (h >= 0)))
 
 
 def _couples(rows: Rows) -> Array:

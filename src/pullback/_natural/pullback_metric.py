@@ -248,7 +248,8 @@ def _certified(factorised: Factorised, vector: Flat, r: Array | None, g: Flat | 
     residual = factorised.residual(vector, r, g)
     bad = ~(residual <= tolerance(vector.dtype))
     if is_traced(bad):
-        return RESULTS.unconverged.error_if(vector, bad)  # pyright: ignore[reportAttributeAccessIssue]
+        unconverged: Any = RESULTS.unconverged
+        return unconverged.error_if(vector, bad)
     if bool(bad):
         raise RuntimeError(
             f"{RESULTS[RESULTS.unconverged]} {factorised.solver}: {float(residual):.1e}."

@@ -44,9 +44,7 @@ def noise_of(
     xi = jax.random.normal(columns, (size,), rows.dtype)
     zeta = jax.random.normal(lines, (m,), rows.dtype)
     # One after the other: a model need not be a function that vmap can handle.
-    spread, of_rest, of_total, of_xi = jax.lax.map(
-        rows.mv, jnp.stack([xi * eta, rest, total, xi])
-    )
+    spread, of_rest, of_total, of_xi = jax.lax.map(rows.mv, jnp.stack([xi * eta, rest, total, xi]))
     entries = jnp.abs(r - image) + jnp.abs(spread)
     eps = precision(rows)
     return Noise(

@@ -2,8 +2,8 @@ r"""The formula, once: a problem at a point, evaluated, factorised, solved and j
 
 \[ \delta = A^+ r + G^+ g_x, \]
 
-with \(Sr = c\) and, if part of \(c\) is outside the range of \(M\), \(g_x = J^\top(c - Sr)\), so that
-\(\delta = G^+ J^\top c\) always. A gradient whose metric is averaged over another batch has no
+with \(Sr = c\) and, if part of \(c\) is outside the range of \(M\), \(g_x = J^\top(c - Sr)\), so
+that \(\delta = G^+ J^\top c\) always. A gradient whose metric is averaged over another batch has no
 \(r\), and \(g_x = J^\top c\); a penalty \(R(\theta)\) adds \(\partial R\) to \(g_x\).
 
 With \(g = \partial(L + R)\) and the pullback metric in the place of the Hessian, a displacement
@@ -27,9 +27,8 @@ from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._problem.batch import Batch
 from .._problem.composite import Composite
-from ..inverse._base import AbstractInverse
 from ..solver._strategy import Strategy
-from .derivative import stop, with_derivative
+from .derivative import stop
 from .evaluate import Evaluation, evaluate, follow, lift
 from .factorised import Factorised, factorise
 from .outcome import outcome
@@ -186,9 +185,9 @@ class Subproblem(eqx.Module):
     def curve(self, d: Flat) -> Curve:
         r"""Return the curve that sets out along d.
 
-        Bent: \(f(\theta + td + t^2a/2) = f + t\,Jd + \tfrac12 t^2\,(d^2f[d, d] + Ja) + O(t^3)\), and
-        \(a = -A^+ S^\top d^2f[d, d]\) takes away of the second-order term what the model can, so
-        that the outputs move along a straight line. The factors are those of the step.
+        Bent: \(f(\theta + td + t^2a/2) = f + t\,Jd + \tfrac12 t^2\,(d^2f[d, d] + Ja) + O(t^3)\),
+        and \(a = -A^+ S^\top d^2f[d, d]\) takes away of the second-order term what the model can,
+        so that the outputs move along a straight line. The factors are those of the step.
 
         **Arguments:**
 
@@ -332,17 +331,5 @@ def subproblem(
     factorised = factorise(evaluation.rows, strategy)
     natural = None
     if not strategy.inverse.awaits_damping:
-        natural = _solution(evaluation, factorised, strategy.inverse)
+        natural = factorised.solve(evaluation.lifted, evaluation.outside)
     return Subproblem(evaluation, factorised, natural, penalty, constraint)
-
-
-def _solution(evaluation: Evaluation, factorised: Factorised, inverse: AbstractInverse) -> Flat:
-    """Return δ = A⁺ r + G⁺ g_x, with its derivative."""
-    # The factors are constants; the derivative is taken through these rows.
-    rows = evaluation.rows.divided_by(factorised.shift).in_gauge(inverse.gauge)
-    r, g = evaluation.lifted, evaluation.outside
-    g = None if g is None else rows.pull(jnp.exp(-2 * factorised.shift) * g)
-    eta = stop(factorised.solve_orthonormal(stop(r), stop(g)))
-    r = jnp.zeros(rows.shape[0], rows.dtype) if r is None else r
-    g = jnp.zeros(rows.shape[1], rows.dtype) if g is None else g
-    return rows.to_params(with_derivative(eta, rows, inverse, r, g, factors=factorised.factors))

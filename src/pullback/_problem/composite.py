@@ -1,5 +1,6 @@
-r"""`Composite`: the problem \(J(\theta) = L(f(\theta))\): a model, a loss, a geometry of the outputs
-and a measure on the samples.
+r"""`Composite`: the problem \(J(\theta) = L(f(\theta))\).
+
+A model, a loss, a geometry of the outputs and a measure on the samples.
 """
 
 from collections.abc import Callable

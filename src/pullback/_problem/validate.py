@@ -61,7 +61,7 @@ def check_params(params: Params) -> Params:
 
 
 def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
-    """Raise a `ValueError` if the shapes of a batch do not fit the model, which is traced for it."""
+    """Raise a `ValueError` if a batch does not fit the model, which is traced for its shapes."""
     check_inputs(batch)
     outputs = eqx.filter_eval_shape(problem.outputs, params, batch.inputs)
     check_outputs(problem.at(batch), outputs)

@@ -135,7 +135,7 @@ class Rows(eqx.Module):
         per_sample = (self.linear.like.size // self.count) * per_output
         return max(1, min(self.count, self.memory // max(per_sample, 1)))
 
-    # ---- other rows of the same problem ------------------------------------------------------------
+    # ---- other rows of the same problem ---------------------------------------------------------
 
     def divided_by(self, log_factor: Scalar) -> "Rows":
         """Return e^-log_factor A."""
@@ -214,7 +214,7 @@ class Rows(eqx.Module):
         """Return Jᵀ c in the coordinates of the parameters."""
         return self.linear.pull(c).astype(self.dtype)
 
-    # ---- dense blocks -----------------------------------------------------------------------------
+    # ---- dense blocks ---------------------------------------------------------------------------
 
     def unit_rows(self) -> Float[Array, "m P"]:
         """Return Ã, dense, without its grading."""

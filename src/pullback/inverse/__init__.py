@@ -1,4 +1,4 @@
-"""Which generalised inverse, one per file: a filter h(s) of the singular values of A, and a gauge."""
+"""Which generalised inverse, one per file: a filter h(s) of singular values, and a gauge."""
 
 from ._base import AbstractInverse as AbstractInverse
 from ._dampable import Dampable as Dampable

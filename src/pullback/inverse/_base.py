@@ -1,10 +1,10 @@
-r"""The contract of a generalised inverse: a function \(h\) of the singular values of \(A\), and a gauge.
+r"""The contract of a generalised inverse: a filter \(h\) of the singular values of \(A\), a gauge.
 
 With \(\tilde A = U\,\mathrm{diag}(s)\,V^\top\) every inverse is
 
 \[ h(G) = V\,\mathrm{diag}(h(s))\,V^\top + h_0\,(I - VV^\top) \]
 
-on a covector, and \(V\,\mathrm{diag}(s\,h(s))\,U^\top r\) on a lifted covector. They differ in \(h\):
+on a covector, and \(V\,\mathrm{diag}(s\,h(s))\,U^\top r\) on a lifted covector:
 
 | inverse | \(h(s)\) | \(h_0\) on the kernel |
 |---|---|---|
@@ -33,11 +33,12 @@ class AbstractInverse(eqx.Module):
     To write one, give a field `gauge` and a method `filter`:
 
         class Landweber(pullback.inverse.AbstractInverse):
-            steps: int = 100
-            gauge: Any = None
+            steps: int = 50
+            rate: float = 0.1
+            gauge: None = None
 
             def filter(self, s, cutoff):
-                return (1 - (1 - s * s) ** self.steps) / (s * s)
+                return (1 - (1 - self.rate * s * s) ** self.steps) / (s * s)
     """
 
     gauge: eqx.AbstractVar[Any]
@@ -115,7 +116,7 @@ def respond(
     shape: tuple[int, int],
     resolution: Scalar | float = 0.0,
 ) -> Response:
-    """Evaluate h on singular values that are known up to `resolution`; h₀ on those that are rounding."""
+    """Evaluate h on singular values that are known up to `resolution`; h₀ on rounding."""
     largest = jnp.max(s, initial=0.0)
     cutoff = jnp.maximum(
         jnp.asarray(inverse.cutoff(largest, shape), s.dtype), jnp.asarray(resolution, s.dtype)

@@ -1,4 +1,4 @@
-r"""`Dampable`: a pseudo-inverse whose factors are to be damped afterwards, \(1/s^2 \to 1/(s^2 + λ)\).
+r"""`Dampable`: a pseudo-inverse to be damped after factorising, \(1/s^2 \to 1/(s^2 + λ)\).
 
 Damping commutes neither with a common factor of \(A\) nor with the weights of its rows, so neither
 may be divided out. Step rules that search for λ factorise with this inverse.

@@ -1,4 +1,4 @@
-r"""`MoorePenrose`: \(h(s) = 1/s^2\) above the cut-off, 0 below; undamped, of minimum norm in the gauge."""
+r"""`MoorePenrose`: \(h(s) = 1/s^2\) above the cut-off, 0 below; of minimum norm in the gauge."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-r"""The contract of a solver: factorise \(\tilde A = A R^{-1}\) once, solve for many right-hand sides.
+r"""The contract of a solver: factorise \(\tilde A = A R^{-1}\) once, solve many times.
 
 Two right-hand sides. A *lifted* output covector, \(\delta = A^+ r\), does not square the condition
 number; it is given graded, \(\hat r = e^{-\ell} r\). A parameter *covector*, \(\delta = G^+ g\), is
@@ -77,7 +77,7 @@ class Spectrum(eqx.Module):
 
 
 class AbstractDecomposition(eqx.Module):
-    r"""An exact decomposition \(\tilde A = U\,\mathrm{diag}(s)\,V^\top\), seen from the parameters."""
+    r"""A decomposition \(\tilde A = U\,\mathrm{diag}(s)\,V^\top\), seen from the parameters."""
 
     s: eqx.AbstractVar[Float[Array, " k"]]
     """The singular values, largest first."""

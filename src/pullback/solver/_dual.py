@@ -75,11 +75,13 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
 
     def solve_lifted(self, r):
         r = self.scaled.scale * r
+        if isinstance(self.gram, Eigen) and not self.gram.refinements:
+            return self.scaled.rmv(self.gram.apply_resolved(r))
         solution = self.scaled.rmv(self._kernel(r))
-        if self.damping is not None or not self.gram.refinements:
+        if self.damping is not None:
             return solution
-        # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,
-        # and stays in the residual of K; the normal equations do not see it.
+        # What of r is outside the range of A comes in through the eigenvectors, off by
+        # eps cond(A)², and stays in the residual of K; the normal equations do not see it.
         for _ in range(self.gram.refinements):
             rest = self.scaled.rmv(r - self.scaled.mv(solution))
             twice = self.gram.apply(self.gram.apply(self.scaled.mv(rest)))
@@ -136,10 +138,15 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
         return self.gram.resolution  # pyright: ignore[reportAttributeAccessIssue]
 
     def coordinates(self, eta):
-        return self._over_s(self.gram.vectors.T @ self.scaled.mv(eta))  # pyright: ignore[reportAttributeAccessIssue]
+        return self._over_s(self._vectors.T @ self.scaled.mv(eta))
 
     def combine(self, w):
-        return self.scaled.rmv(self.gram.vectors @ self._over_s(w))  # pyright: ignore[reportAttributeAccessIssue]
+        return self.scaled.rmv(self._vectors @ self._over_s(w))
+
+    @property
+    def _vectors(self) -> Float[Array, "m m"]:
+        assert isinstance(self.gram, Eigen)
+        return self.gram.vectors
 
     def _over_s(self, w: Array) -> Array:
         """Return w/s; zero where s is rounding, which has no direction in the parameters."""

@@ -1,5 +1,6 @@
-r"""`Krylov`: matrix-free, by LSMR on \(A\) (lineax's), never squaring the condition number; O(P + m)
-memory.
+r"""`Krylov`: matrix-free, by lineax's LSMR on \(A\), which does not square the condition number.
+
+O(P + m) memory.
 
 LSMR started from zero stays in the range of \(A^\top\), so what it converges to is the minimum-norm
 solution. Damping is a row block, \(B = [A; \sqrt λ I]\), \(B^\top B = G + λ\). A covector takes two
@@ -83,7 +84,7 @@ class KrylovFactors(AbstractFactors):
 
     @property
     def valid(self):
-        """Whether the preconditioner is symmetric and positive on two random vectors."""
+        """Whether the preconditioner is symmetric on random vectors, and positive on a Krylov space."""
         action = self.row_inverse if self.scaling is None else self.scaling
         if action is None:
             return jnp.asarray(True)
@@ -94,7 +95,11 @@ class KrylovFactors(AbstractFactors):
         size = jnp.linalg.norm(image_x) * jnp.linalg.norm(y)
         gap = jnp.abs(jnp.vdot(image_x, y) - jnp.vdot(x, image_y))
         symmetric = gap <= jnp.sqrt(jnp.finfo(x.dtype).eps) * size
-        return symmetric & (jnp.vdot(x, image_x) > 0) & (jnp.vdot(y, image_y) > 0)
+        positive = (jnp.vdot(x, image_x) > 0) & (jnp.vdot(y, image_y) > 0)
+        # Two vectors rarely meet a few negative eigenvalues; Lanczos seeks the ends of the spectrum.
+        values = _ritz_values(action, x)
+        rounding = 1e3 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(values))
+        return symmetric & positive & (jnp.min(values) > -rounding)
 
     def _solve(self, b: tuple[Array, ...]) -> tuple[Flat, Array]:
         scaling = self.scaling
@@ -141,7 +146,7 @@ class KrylovFactors(AbstractFactors):
         """Return zeros that depend on data.
 
         LSMR evaluates A at its start. A constant zero there is a product with a filled matrix,
-        which XLA of jaxlib 0.10.2 to 0.12 gets wrong on the CPU.
+        which XLA gets wrong on the CPU (`_compat/xla.py`).
         """
         flat = 0 * self.rows.structure.ravel(self.rows.params).astype(self.rows.dtype)
         rows = 0 * jnp.where(self.rows.active, self.rows.log_scale, 0.0)
@@ -172,6 +177,31 @@ class KrylovFactors(AbstractFactors):
         rest = jax.tree.map(jnp.subtract, b, function(first))
         again, more = solve(rest, math.sqrt(self.rtol))
         return jax.tree.map(jnp.add, first, again), steps + more
+
+
+def _ritz_values(action: Callable[[Array], Array], x: Array, steps: int = 10) -> Array:
+    """Return Lanczos' approximations of eigenvalues of a symmetric action; x is where it starts."""
+    near_zero = jnp.sqrt(jnp.finfo(x.dtype).eps)
+
+    def step(carry, _):
+        q, before, beta, alive = carry
+        z = action(q)
+        alpha = jnp.vdot(q, z)
+        scale = jnp.abs(alpha) + beta
+        z = z - alpha * q - beta * before
+        size = jnp.linalg.norm(z)
+        # An invariant subspace is found: what follows would be rounding.
+        going = alive & (size > near_zero * scale)
+        following = jnp.where(going, size, 0.0)
+        new = z / jnp.where(going, size, 1.0)
+        return (new, q, following, going), (alpha, following, alive)
+
+    start = (x / jnp.linalg.norm(x), jnp.zeros_like(x), jnp.zeros((), x.dtype), jnp.asarray(True))
+    _, (alpha, beta, alive) = jax.lax.scan(step, start, None, length=min(steps, x.size))
+    # A value that was found already takes the place of what was not computed.
+    diagonal = jnp.where(alive, alpha, alpha[0])
+    beta = jnp.where(alive, beta, 0.0)[:-1]
+    return jnp.linalg.eigvalsh(jnp.diag(diagonal) + jnp.diag(beta, 1) + jnp.diag(beta, -1))
 
 
 def _conjugate_gradients(product, inverse, b, rtol, max_steps) -> tuple[Array, Array]:

@@ -142,7 +142,9 @@ def plan(
     chosen, reason = strategy.solver, "Asked for."
     if isinstance(chosen, Auto):
         chosen, reason = chosen.choose(setting, inverse)
-    candidates: dict[str, AbstractSolver] = {solver.name: solver for solver in (SVD(), Dual(), Primal(), Krylov())}
+    candidates: dict[str, AbstractSolver] = {
+        solver.name: solver for solver in (SVD(), Dual(), Primal(), Krylov())
+    }
     candidates[chosen.name] = chosen
     routes = tuple(_route(solver, setting, inverse, limit) for solver in candidates.values())
     layout = setting.primal if isinstance(chosen, Primal) else setting.dual

@@ -45,6 +45,8 @@ class PrimalFactors(AbstractFactors, AbstractDecomposition):
     def solve_lifted(self, r):
         rows = self.rows
         r = rows.scale * r
+        if isinstance(self.gram, Eigen) and not self.gram.refinements:
+            return self._ordered(self.gram.apply_resolved, rows.rmv(r))
 
         def residual(eta):
             # Formed in the output space, where it does not cancel.
@@ -106,11 +108,16 @@ class PrimalFactors(AbstractFactors, AbstractDecomposition):
         return self.gram.resolution  # pyright: ignore[reportAttributeAccessIssue]
 
     def coordinates(self, eta):
-        return self.gram.vectors.T @ (eta if self.order is None else eta[self.order])  # pyright: ignore[reportAttributeAccessIssue]
+        return self._vectors.T @ (eta if self.order is None else eta[self.order])
 
     def combine(self, w):
-        combined = self.gram.vectors @ w  # pyright: ignore[reportAttributeAccessIssue]
+        combined = self._vectors @ w
         return combined if self.order is None else scatter(combined, self.order)
+
+    @property
+    def _vectors(self) -> Float[Array, "P P"]:
+        assert isinstance(self.gram, Eigen)
+        return self.gram.vectors
 
     def _start(self, inverse, g: Array) -> Array:
         """Return the first solution, put into the range of Aᵀ where it will be refined.

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..inverse._base import respond
+from ..inverse._base import numerical_zero, respond
 from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 from ._cost import svd_cost
 from ._graded import graded_factors, thin_svd
@@ -83,6 +83,9 @@ class SVD(AbstractSolver):
             return graded_factors(dense, rows.log_scale, inverse)
         u, s, vt = thin_svd(rows.scale[:, None] * dense)
         h, kept, cutoff = respond(inverse, s, rows.shape)
+        if not inverse.pseudo_inverse:
+            # h₀ may be large: digits that are rounding would come back through s h(s).
+            s = jnp.where(s > numerical_zero(jnp.max(s, initial=0.0), rows.shape), s, 0.0)
         return SVDFactors(
             scale=rows.scale,
             u=u,

@@ -39,6 +39,14 @@ class Eigen(eqx.Module):
         """Return h(·) x on the eigenvectors."""
         return self.vectors @ (self.h * (self.vectors.T @ x))
 
+    def apply_resolved(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return h(·) x without the eigenvectors that are rounding.
+
+        What is in the range of A has no part along them, and h₀ may be large.
+        """
+        h = jnp.where(self.s > self.resolution, self.h, 0.0)
+        return self.vectors @ (h * (self.vectors.T @ x))
+
     def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
         """Return `how(inverse)`, with `inverse(x)` = h(·) x."""
         return how(self.apply)
