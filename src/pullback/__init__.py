@@ -60,12 +60,14 @@ from ._geometry.reparametrisation import reparametrise as reparametrise
 from ._geometry.tangent_kernel import TangentKernel as TangentKernel
 from ._geometry.tangent_kernel import natural_ntk as natural_ntk
 from ._geometry.tangent_kernel import ntk as ntk
+from ._natural.factorised import Factorised as Factorised
 from ._natural.natural_gradient import NaturalGradient as NaturalGradient
 from ._natural.natural_gradient import natural_gradient as natural_gradient
 from ._natural.outcome import PrecisionWarning as PrecisionWarning
 from ._natural.pullback_metric import PullbackMetric as PullbackMetric
 from ._natural.pullback_metric import pullback as pullback
 from ._natural.stats import Stats as Stats
+from ._natural.subproblem import Subproblem as Subproblem
 from ._problem.composite import Composite as Composite
 from ._problem.differential import differential as differential
 from ._problem.measure import AbstractMeasure as AbstractMeasure

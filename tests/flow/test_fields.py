@@ -9,7 +9,7 @@ import pytest
 from helpers import normal
 
 import pullback as pb
-from pullback._natural import subproblem as module
+from pullback.solver._svd import SVDFactors
 
 X, Y = normal(3, 5, seed=1) / 3, normal(3, seed=2)
 LINEAR = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
@@ -90,41 +90,53 @@ def test_an_absent_sample_may_contain_anything(kind):
     assert np.all(np.isfinite(bad.outputs(0.02)))
 
 
-# diffrax relaxes the promotion of dtypes around some of its calls: under the strict one of these
-# tests the compiled field would be traced for both.
-@jax.numpy_dtype_promotion("standard")
-def test_a_stage_solves_once_and_numbers_are_data(monkeypatch):
-    """One factorisation in the field, one in the halting condition, one at the start; and another
-    damping, tolerance, time or level traces nothing more.
-    """
-    counts = {"factorise": 0, "solve": 0}
-    factorise, solve = module.factorise, module.Factorised.solve_orthonormal
+@pytest.fixture
+def counts(monkeypatch):
+    """How often a factorisation and its solves are traced."""
+    counts = {}
 
-    def counted(*args):
-        counts["factorise"] += 1
-        return factorise(*args)
+    def count(kind, name):
+        method, counts[name] = getattr(kind, name), 0
 
-    def counted_solve(self, r, g):
-        counts["solve"] += 1
-        return solve(self, r, g)
+        def counted(self, *args):
+            counts[name] += 1
+            return method(self, *args)
 
-    monkeypatch.setattr(module, "factorise", counted)
-    monkeypatch.setattr(module.Factorised, "solve_orthonormal", counted_solve)
-    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p), lambda z, y: (z - y) ** 2 / 2)
-    runs = [(1e-2, 1e-6, 0.1, 1e-3), (1e-1, 1e-5, 0.2, 1e-4)]
-    for damping, rtol, t1, level in runs:
-        sol = pb.flow(
-            problem,
-            normal(5, seed=3),
-            (X, Y),
-            t1=t1,
-            kind=pb.NaturalFlow(pb.Tikhonov(damping), pb.solver.SVD()),
-            rtol=rtol,
-            rank=pb.event.RankChange(level),
-            events=[pb.event.LossBelow(level)],
-        )
-        assert counts == {"factorise": 3, "solve": 3}
-        assert f"{level:g}" in sol.events[0].description
+        monkeypatch.setattr(kind, name, counted)
+
+    count(pb.solver.SVD, "factorise")
+    count(SVDFactors, "solve_lifted")
+    count(SVDFactors, "solve_covector")
+    return counts
+
+
+CURVED = pb.Composite(lambda p, x: jnp.tanh(x @ p), lambda z, y: (z - y) ** 2 / 2)
+
+
+def damped_flow(damping, rtol, t1, level, events):
+    kind = pb.NaturalFlow(pb.Tikhonov(damping), pb.solver.SVD())
+    rank = pb.event.RankChange(level)
+    start = normal(5, seed=3)
+    # diffrax relaxes the promotion of dtypes around some of its calls: under the strict one of these
+    # tests the compiled field would be traced for both.
+    with jax.numpy_dtype_promotion("standard"):
+        return pb.flow(CURVED, start, (X, Y), t1=t1, kind=kind, rtol=rtol, rank=rank, events=events)
+
+
+def test_a_stage_solves_once_and_numbers_are_data(counts):
+    """One factorisation and one solve in the field, in the halting condition and at the start."""
+    for numbers in ((1e-2, 1e-6, 0.1, 1e-3), (1e-1, 1e-5, 0.2, 1e-4)):
+        damped_flow(*numbers, events=())
+        assert counts == {"factorise": 3, "solve_lifted": 3, "solve_covector": 0}
+
+
+@pytest.mark.slow
+def test_the_level_of_an_event_is_data(counts):
+    damped_flow(1e-2, 1e-6, 0.1, 1e-3, [pb.event.LossBelow(1e-3)])
+    before = dict(counts)
+    other = damped_flow(1e-1, 1e-5, 0.2, 1e-4, [pb.event.LossBelow(1e-4)])
+    assert counts == before
+    assert other.events[0].description == "the loss fell to 0.0001"
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ is run by `make test-all`, operation by operation: these are compiled once for a
 """
 
 import gc
+import itertools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import INVERSES, METRICS, MODELS, SOLVERS, distance, make_example, quietly, smooth_loss
+from sampling import seed, taken
 
 import pullback as pb
 from pullback import testing
@@ -107,11 +110,11 @@ def assert_pairs_agree(example, pairs, whole=None):
 
 
 def in_turn(count):
-    """Each metric with one model, marked as fast, and the rest of the product."""
+    """Some metrics with one model each, others with each seed; the rest of the product is slow."""
     chosen = {
-        (metric, list(MODELS)[i % len(MODELS)])
+        (metric, list(MODELS)[(i + seed()) % len(MODELS)])
         for i, metric in enumerate(METRICS)
-        if i % count == 0
+        if taken(i, count, seed())
     }
     every = [(metric, model) for metric in METRICS for model in MODELS]
     return [
@@ -128,16 +131,50 @@ def forget():
     gc.collect()
 
 
-@pytest.mark.parametrize("place", range(len(METRICS)), ids=list(METRICS))
-def test_every_metric_agrees(place):
-    """Four pairs in turn, and one pair through the whole of `natural_gradient`."""
-    metric, model = list(METRICS)[place], list(MODELS)[place % len(MODELS)]
-    first = 4 * ((place + place // len(MODELS)) % 3)
-    assert_pairs_agree(
-        make_example(metric, model),
-        PAIRS[first : first + 4],
-        whole=PAIRS[(first + 5 + place) % len(PAIRS)],
-    )
+class Case(NamedTuple):
+    """A metric, a model, and some (solver, inverse) at one linearisation."""
+
+    metric: str
+    model: str
+    pairs: tuple[tuple[str, str], ...]
+    whole: tuple[str, str] | None
+    """What is also run through the whole of `natural_gradient`."""
+
+
+RUNS = len(MODELS)
+"""So many consecutive seeds cover every pair of metric, model, solver and inverse."""
+
+
+def sample(seed: int) -> list[Case]:
+    """The cases of one run: every metric, with another model and two other pairs each time."""
+    cases = []
+    for place, metric in enumerate(METRICS):
+        turn = (place + seed) % RUNS
+        model = list(MODELS)[turn]
+        # The step of 5 takes a model to other pairs with every metric.
+        first = 2 * ((turn + 5 * place) % RUNS)
+        pairs = tuple(PAIRS[(first + k) % len(PAIRS)] for k in range(2))
+        whole = PAIRS[(first + 5) % len(PAIRS)] if taken(place, RUNS, seed) else None
+        cases.append(Case(metric, model, pairs, whole))
+    return cases
+
+
+def test_a_few_runs_cover_every_pair_of_pieces():
+    covered = set()
+    for case in itertools.chain.from_iterable(sample(run) for run in range(40, 40 + RUNS)):
+        for solver, inverse in case.pairs:
+            pieces = {"metric": case.metric, "model": case.model}
+            pieces |= {"solver": solver, "inverse": inverse}
+            covered |= set(itertools.combinations(sorted(pieces.items()), 2))
+    kinds = {"metric": METRICS, "model": MODELS, "solver": FACTORISING, "inverse": INVERSES}
+    pairs = itertools.combinations(sorted(kinds), 2)
+    every = {((a, x), (b, y)) for a, b in pairs for x in kinds[a] for y in kinds[b]}
+    assert every - covered == set()
+
+
+@pytest.mark.parametrize("case", sample(seed()), ids=lambda case: f"{case.metric}, {case.model}")
+def test_every_metric_agrees(case):
+    assert_pairs_agree(make_example(case.metric, case.model), case.pairs, whole=case.whole)
 
 
 @pytest.mark.slow

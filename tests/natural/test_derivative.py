@@ -31,6 +31,22 @@ def eager(example, inverse, solver):
     return compute(example[0], params, batch, Strategy(inverse, solver))
 
 
+@pytest.mark.parametrize("solver", ["svd", "dual", "primal", "krylov"])
+def test_sharp_and_project_have_derivatives(solver):
+    """The factors are constants; the derivative is that of the equation they solve."""
+    w = normal(3, 2, seed=4)
+    problem = pb.Composite(lambda p: jnp.tanh(w @ p), lambda z: jnp.sum(z**2))
+    point, tangent, g = (normal(2, seed=seed) for seed in (5, 6, 7))
+    c = normal(3, seed=8)
+    at = lambda p: pb.pullback(problem, p, solver=SOLVERS[solver])
+    dense = lambda p: np.asarray(jax.jacobian(lambda p: jnp.tanh(w @ p))(p))
+    sharp = lambda p: np.linalg.solve(dense(p).T @ dense(p), g)
+    project = lambda p: dense(p) @ np.linalg.lstsq(dense(p), c, rcond=None)[0]
+    for ours, naive in ((lambda p: at(p).sharp(g), sharp), (lambda p: at(p).project(c), project)):
+        found = jax.jvp(ours, (point,), (tangent,))[1]
+        assert distance(found, difference(naive, point, tangent)) < 1e-7
+
+
 INVERSES = {"moore-penrose": pb.MoorePenrose(), "tikhonov": pb.Tikhonov(0.05)}
 SMOOTH = {
     "rank-deficient": mlp_example,

@@ -117,7 +117,8 @@ def test_saturation_dual_the_weights_cancel(low, high):
 
 def test_saturation_follows_the_parameters():
     """Logits from the parameters themselves, not an offset, with soft labels "
-    "and unequal weights."""
+    "and unequal weights.
+    """
     rng = np.random.default_rng(4)
     x, theta = rng.normal(size=(12, 3)), np.array([300.0, -200.0, 250.0])
     y = (x @ theta > 0).astype(float)

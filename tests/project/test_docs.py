@@ -16,8 +16,10 @@ MODULES = (
     "pullback",
     "pullback.constraint",
     "pullback.event",
+    "pullback.inverse",
     "pullback.linear",
     "pullback.metric",
+    "pullback.momentum",
     "pullback.pde",
     "pullback.plot",
     "pullback.solver",
@@ -27,12 +29,10 @@ MODULES = (
 
 
 def exports(module: str) -> dict[str, object]:
-    """The public names a package hands out, read from the imports of its `__init__`, or of the stub
-    of a lazy one.
-    """
+    """The public names a package hands out, read from the imports of its `__init__`."""
     loaded = importlib.import_module(module)
-    names, stub = set(), Path(loaded.__file__).with_suffix(".pyi")
-    for node in ast.walk(ast.parse((stub if stub.exists() else Path(loaded.__file__)).read_text())):
+    names = set()
+    for node in ast.walk(ast.parse(Path(loaded.__file__).read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             names |= {alias.asname or alias.name for alias in node.names}
     return {name: getattr(loaded, name) for name in sorted(names) if not name.startswith("_")}
