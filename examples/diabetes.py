@@ -70,7 +70,8 @@ def main():
         decay = lambda p: 0.05 * optax.tree.norm(p, squared=True)
         decayed = pb.NaturalGradientDescent(problem, step=rule, penalty=decay)
         inside = pb.fit(decayed, params, (x, y), 20).history["range_share"][-1]
-        print(f"weight decay, {rule!r}: fraction of the gradient in the range {inside:.4f}")
+        name = type(rule).__name__
+        print(f"weight decay, {name}: fraction of the gradient in the range {inside:.4f}")
     limits = {"xscale": "log", "xlim": (1e-2, None), "ylim": (None, 0.5)}
     picture(runs, PICTURE, "diabetes, 442 samples, 97 parameters", **limits)
 

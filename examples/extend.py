@@ -190,7 +190,7 @@ def main():
     solve = lambda **options: pb.natural_gradient(problem, params, batch, **options)
     refused("Landweber with Krylov", lambda: solve(inverse=Landweber(), solver=pb.solver.Krylov()))
     refused("MoorePenrose with QR", lambda: solve(solver=QR()))
-    refused("a negative filter", lambda: solve(inverse=Landweber(rate=-0.1)))
+    refused("a filter that is negative", lambda: solve(inverse=Landweber(rate=-0.1)))
     descend = lambda **options: pb.NaturalGradientDescent(problem, **options)
     damping = pb.step.LevenbergMarquardt()
     refused("a rule that damps Landweber", lambda: descend(inverse=Landweber(), step=damping))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pullback as pb
 from pullback._compat import xla
 
 KRYLOV = """
@@ -91,6 +92,20 @@ def test_inside_a_trace_the_options_are_the_callers():
     # Concrete arguments inside somebody's trace.
     assert np.array_equal(jax.jit(lambda y: y + double(x))(x), 3 * x)
     assert np.array_equal(jax.lax.map(lambda y: y + double(x), x[None])[0], 3 * x)
+
+
+def test_a_model_may_close_over_a_tracer():
+    """With concrete parameters inside a `jit` or a derivative of something else."""
+    x = jnp.arange(6.0).reshape(3, 2)
+
+    def length(factor):
+        problem = pb.Composite(lambda p, x: factor * (x @ p), lambda z, y: (z - y) ** 2 / 2)
+        return jnp.sum(pb.natural_gradient(problem, jnp.ones(2), (x, jnp.zeros(3))).vector)
+
+    factor = jnp.asarray(2.0)
+    assert np.allclose(jax.jit(length)(factor), length(factor))
+    # The parameters that fit do not depend on the factor of a linear model with zero targets.
+    assert abs(float(jax.grad(length)(factor))) < 1e-10
 
 
 IMPORT = """

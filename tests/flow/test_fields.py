@@ -117,8 +117,8 @@ def damped_flow(damping, rtol, t1, level, events):
     kind = pb.NaturalFlow(pb.Tikhonov(damping), pb.solver.SVD())
     rank = pb.event.RankChange(level)
     start = normal(5, seed=3)
-    # diffrax relaxes the promotion of dtypes around some of its calls: under the strict one of these
-    # tests the compiled field would be traced for both.
+    # diffrax relaxes the promotion of dtypes around some of its calls: under the strict promotion
+    # of these tests the compiled field would be traced for both.
     with jax.numpy_dtype_promotion("standard"):
         return pb.flow(CURVED, start, (X, Y), t1=t1, kind=kind, rtol=rtol, rank=rank, events=events)
 

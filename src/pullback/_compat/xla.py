@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.core
+from jax._src import core  # noqa: TID251  (see `_outermost`)
 
 OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """What to pass as `jax.jit(..., compiler_options=...)` to protect a program of your own."""
@@ -46,12 +46,12 @@ def jit(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):
-            return plain(*args, **kwargs)
-        # With concrete arguments inside somebody's trace, this is a program of its own. (Under
-        # `ensure_compile_time_eval` callbacks on constants would run while the program is traced,
-        # among them those that raise the errors of Equinox and diffrax.)
-        with jax.core.eval_context():
-            return protected()(*args, **kwargs)
+        return (protected() if _outermost() else plain)(*args, **kwargs)
 
     return call  # pyright: ignore[reportReturnType]
+
+
+def _outermost() -> bool:
+    """Return whether nobody is tracing: no `jit`, `grad`, `vmap` or loop around."""
+    # JAX has no public way to ask. Arguments do not tell: a model may close over a tracer.
+    return core.trace_ctx.is_top_level()

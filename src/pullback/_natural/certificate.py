@@ -19,13 +19,14 @@ V s^2 w\), \(G g = V s^2 v\), and \(A(g - Vv) = 0\), so that no direction is mis
 solver formed are compared with the model on \(\eta\). The certificate is the largest of these
 numbers; it is NaN if the factors have no decomposition where one is needed.
 
-A number above the tolerance is compared with rounding (`rounding.py`) before it counts: at a
-minimum of the loss \(A^\top r\) is rounding itself. Nor does a change of \(A\) by \(\sigma\), a
-singular value that the factors need not see, count: \(\sigma\) is the cut-off that they report, or
-rounding times the condition number of \(G + λ\); at most half of the digits.
+What is no more than rounding (`rounding.py`) does not count: at a minimum of the loss \(A^\top r\)
+is rounding itself. Nor does what a change of \(A\) by \(\sigma\) would do, a singular value that
+the factors need not resolve: the cut-off that they report, or rounding times the condition number of
+\(G + λ\); at most half of the digits.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -38,7 +39,7 @@ from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
 from ..solver._redamped import inverse_damping
-from .rounding import Noise, half_of_the_digits, noise_of, precision
+from .rounding import Noise, half_of_the_digits, noise_of, precision, signs
 
 
 def tolerance(dtype: Any) -> float:
@@ -62,6 +63,7 @@ class Solution(eqx.Module):
     """g, the whole right-hand side."""
     rest: Flat
     """ρ."""
+    noise: Noise
 
     @property
     def shifted(self) -> Flat:
@@ -69,6 +71,21 @@ class Solution(eqx.Module):
         if self.g is None or self.damping is None:
             return self.eta
         return self.eta - inverse_damping(self.damping) * self.g
+
+    @property
+    def unresolved(self) -> Scalar:
+        """σ, the singular value up to which the factors need not see."""
+        spectrum, largest = self.undamped.spectrum, self.noise.largest
+        if self.inverse.damping is not None:
+            found = precision(self.rows) * largest**3 / self.inverse.damping
+        else:
+            found = jnp.where((spectrum.cutoff > 0) & ~spectrum.graded, spectrum.cutoff, 0.0)
+        return jnp.minimum(found, half_of_the_digits(self.rows, largest))
+
+    @property
+    def allowed(self) -> Scalar:
+        """How large ρ may be, however small g is."""
+        return self.noise.rest + self.unresolved * self.noise.residual
 
 
 def certify(
@@ -88,97 +105,104 @@ def certify(
     `rows` are those that the solver formed, if it did; `given` are those that it received.
     """
     image, total = rows.mv(eta), rows.rmv(r)
-    rest = rows.rmv(r - image)
-    if g is not None:
-        total, rest = total + g, rest + g
-    if damping is not None:
-        rest = rest - damping * eta
-    solution = Solution(rows, inverse, factors, undamped, damping, eta, g, total, rest)
-    size = jnp.linalg.norm(image)
+    total = total if g is None else total + g
+    residual, size = r - image, jnp.linalg.norm(image)
     formed = undamped.formed_rows is not None
     difference = jnp.linalg.norm(given.mv(eta) - image) if formed else jnp.zeros_like(size)
 
-    def parts(noise: Noise | None) -> Scalar:
-        same = relative(difference, size, 0.0 if noise is None else noise.image)
-        return jnp.maximum(_equation(solution, noise), same)
+    def solution(pulled: Flat, largest: Scalar) -> Solution:
+        """Return what is certified, from Aᵀ(r - Aη) and the norm of A; 0 for no rounding."""
+        rest = pulled if g is None else pulled + g
+        rest = rest if damping is None else rest - damping * eta
+        noise = noise_of(rows, largest, eta, residual, total, rest)
+        return Solution(rows, inverse, factors, undamped, damping, eta, g, total, rest, noise)
 
-    strict = parts(None)
-    # The rounding takes two more products, and is rarely asked for.
-    found = jax.lax.cond(
-        strict <= tolerance(strict.dtype),
-        lambda: strict,
-        lambda: parts(noise_of(rows, eta, r, image, total, rest)),
-    )
-    if not inverse.pseudo_inverse or inverse.truncates or undamped.kernel_exact:
+    def worst(solution: Solution, equation: Scalar) -> Scalar:
+        return jnp.maximum(equation, relative(difference, size, solution.noise.image))
+
+    has_equation = inverse.damping is not None or _drops_nothing(inverse)
+
+    def doubtful(pulled: Flat) -> Array:
+        """Return whether rounding has to be taken into account."""
+        if g is not None or not has_equation:
+            return jnp.asarray(True)
+        exact = solution(pulled, jnp.zeros_like(size))
+        return ~(worst(exact, _everywhere(exact)) <= tolerance(size.dtype))
+
+    solved = solution(*_pull(rows, residual, doubtful))
+    found = worst(solved, _equation(solved))
+    if undamped.kernel_exact or not _drops_nothing(inverse):
         return found
-    return jnp.maximum(found, _in_kernel(solution))
+    return jnp.maximum(found, _in_kernel(solved))
 
 
-def _equation(solution: Solution, noise: Noise | None) -> Scalar:
+def _drops_nothing(inverse: AbstractInverse) -> bool:
+    return inverse.pseudo_inverse and not inverse.truncates
+
+
+def _pull(rows: Rows, residual: Array, needs_norm: Callable[[Flat], Array]) -> tuple[Flat, Scalar]:
+    """Return Aᵀ(r - Aη), and ‖A‖ where that is needed, 0 otherwise.
+
+    One loop for the two products, so that the product is compiled once.
+    """
+
+    def going(state):
+        count, _, pulled, _ = state
+        return (count == 0) | ((count == 1) & needs_norm(pulled))
+
+    def step(state):
+        count, y, pulled, _ = state
+        product, first = rows.rmv(y), count == 0
+        pulled = jnp.where(first, product, pulled)
+        norm = jnp.where(first, 0.0, jnp.linalg.norm(product))
+        return count + 1, signs(y.size, y.dtype), pulled, norm
+
+    nothing = jnp.zeros(rows.shape[1], residual.dtype)
+    start = (jnp.zeros((), jnp.int32), residual, nothing, jnp.zeros((), residual.dtype))
+    return jax.lax.while_loop(going, step, start)[2:]
+
+
+def _equation(solution: Solution) -> Scalar:
     """Return the residual of the equation that the inverse stands for."""
     inverse = solution.inverse
     if inverse.damping is not None:
-        return _everywhere(solution, noise)
-    if inverse.pseudo_inverse and not inverse.truncates:
-        return _pseudo_inverse(solution, noise)
+        return _everywhere(solution)
+    if _drops_nothing(inverse):
+        return _pseudo_inverse(solution)
     decomposition = solution.undamped.decomposition
     # Only a pseudo-inverse has a meaning when it is damped afterwards.
     meaningless = solution.damping is not None and not inverse.pseudo_inverse
     if decomposition is None or meaningless:
         return jnp.asarray(jnp.nan, solution.eta.dtype)
     form = _truncated if inverse.pseudo_inverse else _filtered
-    return form(solution, decomposition, noise)
+    return jnp.maximum(form(solution, decomposition), _decomposed(solution, decomposition))
 
 
-def _unresolved(solution: Solution, noise: Noise) -> Scalar:
-    """Return σ, the singular value up to which the factors need not see."""
-    rows, spectrum = solution.rows, solution.undamped.spectrum
-    if solution.inverse.damping is not None:
-        found = precision(rows) * noise.largest**3 / solution.inverse.damping
-    else:
-        found = jnp.where((spectrum.cutoff > 0) & ~spectrum.graded, spectrum.cutoff, 0.0)
-    return jnp.minimum(found, half_of_the_digits(rows, noise.largest))
-
-
-def _allowed(solution: Solution, noise: Noise | None) -> Scalar | float:
-    """Return how large ρ may be where g is no larger."""
-    if noise is None:
-        return 0.0
-    return noise.rest + _unresolved(solution, noise) * noise.residual
-
-
-def _everywhere(solution: Solution, noise: Noise | None) -> Scalar:
+def _everywhere(solution: Solution) -> Scalar:
     """Return ‖ρ‖/‖g‖."""
     norm = jnp.linalg.norm
-    return relative(norm(solution.rest), norm(solution.total), _allowed(solution, noise))
+    return relative(norm(solution.rest), norm(solution.total), solution.allowed)
 
 
-def _seen(solution: Solution, noise: Noise | None) -> Scalar:
-    """Return ‖Aρ‖/‖Ag‖; what of ρ is below σ does not count."""
-    norm, rows = jnp.linalg.norm, solution.rows
-    if noise is None:
-        return relative(norm(rows.mv(solution.rest)), norm(rows.mv(solution.total)), 0.0)
-    allowed = noise.largest * _allowed(solution, noise)
-    allowed = allowed + _unresolved(solution, noise) * norm(solution.rest)
-    return relative(noise.size_of_rest, noise.size_of_total, allowed)
-
-
-def _pseudo_inverse(solution: Solution, noise: Noise | None) -> Scalar:
+def _pseudo_inverse(solution: Solution) -> Scalar:
     """Return the residual of a pseudo-inverse that drops nothing, damped afterwards or not."""
-    damping = solution.damping
-    if noise is None and solution.g is None:
-        return _everywhere(solution, None)
-    seen = _seen(solution, noise)
-    if damping is None or (noise is not None and solution.factors.kernel_exact):
+    norm = jnp.linalg.norm
+    if solution.g is None:
+        return _everywhere(solution)
+    # What is left of g_x in the kernel is no residual: use what A sees of it.
+    rest, total = jax.lax.map(solution.rows.mv, jnp.stack([solution.rest, solution.total]))
+    allowed = solution.noise.largest * solution.allowed + solution.unresolved * norm(solution.rest)
+    seen = relative(norm(rest), norm(total), allowed)
+    if solution.damping is None or solution.factors.kernel_exact:
         return seen
     # Damped, the equation determines the part in the kernel, too.
-    return jnp.where(damping > 0, _everywhere(solution, noise), seen)
+    return jnp.where(solution.damping > 0, _everywhere(solution), seen)
 
 
 def _in_kernel(solution: Solution) -> Scalar:
     """Return the part of a solution along a vector of the kernel, relative to the solution."""
     rows, norm = solution.rows, jnp.linalg.norm
-    x = jax.random.normal(jax.random.key(0), solution.eta.shape, solution.eta.dtype)
+    x = signs(solution.eta.size, solution.eta.dtype)
     n = x
     # Twice: where there is no kernel, what remains is the square of the rounding.
     for _ in range(2):
@@ -188,9 +212,7 @@ def _in_kernel(solution: Solution) -> Scalar:
     return jnp.maximum(outside, part)
 
 
-def _truncated(
-    solution: Solution, decomposition: AbstractDecomposition, noise: Noise | None
-) -> Scalar:
+def _truncated(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
     """Return the residual of a pseudo-inverse that drops singular values."""
     norm, s, size = jnp.linalg.norm, decomposition.s, jnp.linalg.norm(solution.eta)
     kept = respond(solution.inverse, s, solution.rows.shape, decomposition.resolution).kept
@@ -198,34 +220,25 @@ def _truncated(
     def project(x: Flat) -> Flat:
         return decomposition.combine(jnp.where(kept, decomposition.coordinates(x), 0.0))
 
-    mixed = jnp.zeros_like(size)
-    if noise is not None:
-        # The eigenvectors of a square, K or G, mix what is kept with the rest.
-        smallest = jnp.min(jnp.where(kept, s, jnp.inf), initial=jnp.inf)
-        mixed = jnp.minimum((decomposition.resolution / smallest) ** 2, 1e-2) * size
-    kept_rest, kept_total = project(solution.rest), project(solution.total)
-    inside = relative(norm(kept_rest), norm(kept_total), _allowed(solution, noise))
-    shifted = solution.shifted
-    outside = relative(norm(shifted - project(shifted)), size, mixed)
-    return jnp.maximum(jnp.maximum(inside, outside), _decomposed(solution, decomposition))
+    rest, total, shifted = project(solution.rest), project(solution.total), solution.shifted
+    inside = relative(norm(rest), norm(total), solution.allowed)
+    # The eigenvectors of a square, K or G, mix what is kept with the rest.
+    smallest = jnp.min(jnp.where(kept, s, jnp.inf), initial=jnp.inf)
+    mixed = jnp.minimum((decomposition.resolution / smallest) ** 2, 1e-2) * size
+    return jnp.maximum(inside, relative(norm(shifted - project(shifted)), size, mixed))
 
 
-def _filtered(
-    solution: Solution, decomposition: AbstractDecomposition, noise: Noise | None
-) -> Scalar:
+def _filtered(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
     """Return how far η is from h(G) g, seen from a decomposition."""
     norm, eta, g = jnp.linalg.norm, solution.eta, solution.total
-    inverse, rows = solution.inverse, solution.rows
-    h = respond(inverse, decomposition.s, rows.shape, decomposition.resolution).h
+    inverse, shape = solution.inverse, solution.rows.shape
+    h = respond(inverse, decomposition.s, shape, decomposition.resolution).h
     kernel = jnp.asarray(inverse.kernel, eta.dtype)
-    allowed = jnp.zeros_like(kernel)
-    if noise is not None:
-        allowed = jnp.maximum(jnp.max(h, initial=0.0), kernel) * noise.rest
+    allowed = jnp.maximum(jnp.max(h, initial=0.0), kernel) * solution.noise.rest
     w, v = decomposition.coordinates(eta), decomposition.coordinates(g)
     inside = relative(norm(w - h * v), norm(h * v), allowed)
     left = (eta - decomposition.combine(w)) - kernel * (g - decomposition.combine(v))
-    outside = relative(norm(left), norm(eta), allowed)
-    return jnp.maximum(jnp.maximum(inside, outside), _decomposed(solution, decomposition))
+    return jnp.maximum(inside, relative(norm(left), norm(eta), allowed))
 
 
 def _decomposed(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
@@ -234,11 +247,10 @@ def _decomposed(solution: Solution, decomposition: AbstractDecomposition) -> Sca
     norm = jnp.linalg.norm
     w, v = decomposition.coordinates(solution.eta), decomposition.coordinates(g)
     solved, known = decomposition.combine(w), decomposition.combine(v)
-    xi = jax.random.normal(jax.random.key(2), g.shape, g.dtype)
-    images = jax.lax.map(rows.mv, jnp.stack([solved, g, g - known, xi]))
+    images = jax.lax.map(rows.mv, jnp.stack([solved, g, g - known]))
     turned = jax.lax.map(rows.rmv, images[:2])
-    # A claim of large singular values that A does not have would make everything else small.
-    top = jnp.minimum(jnp.max(s, initial=0.0), 1e3 * norm(images[3]))
+    # Singular values that A does not have would make everything else look small.
+    top = jnp.minimum(jnp.max(s, initial=0.0), 1e3 * solution.noise.largest)
     resolution = jnp.minimum(decomposition.resolution, half_of_the_digits(rows, top))
     parts = [
         relative(norm(turned[0] - decomposition.combine(s * s * w)), top * top * norm(solved), 0.0),
@@ -252,5 +264,4 @@ def relative(error: Scalar, size: Scalar, allowed: Scalar | float) -> Scalar:
     """Return error/size, at most the tolerance where the error is at most what is allowed."""
     size = jnp.maximum(size, allowed / tolerance(error.dtype))
     # Written so that a NaN remains one.
-    nothing = size == 0
-    return jnp.where(nothing & (error == 0), 0.0, error / size)
+    return jnp.where((size == 0) & (error == 0), 0.0, error / size)

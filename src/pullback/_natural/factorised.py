@@ -171,7 +171,8 @@ def factorise(plain: Rows, strategy: Strategy) -> Factorised:
     given = plain.divided_by(shift).in_gauge(inverse.gauge)
     rows, fixed = stop((given, inverse))
     solver, planned = strategy.solver.resolve(rows, fixed)
-    factors = solver.factorise(planned, fixed)
+    # Stopped again: a model may close over something that is differentiated.
+    factors = stop(solver.factorise(planned, fixed))
     _check_factors(factors, f"{solver.name}.factorise(rows, inverse)")
     damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
     # Rows that a solver formed make products cheaper than a pass through the model.

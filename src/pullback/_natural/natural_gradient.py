@@ -114,7 +114,8 @@ def natural_gradient(
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
     ng = _jitted(problem, params, data, strategy, other, check_samples=not traced)
-    if traced:
+    # Inside somebody's `jit` the result is traced even if the arguments are not.
+    if is_traced(ng):
         if not throw:
             return ng
         # On both, so that whoever uses one of them alone still sees the failure.

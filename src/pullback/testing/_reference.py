@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from .._base.types import Covector, Params, Vector
 from .._problem.composite import Composite
 from .._problem.measure import Mean, Sum, Weights
-from ..inverse import AbstractInverse, MoorePenrose, Tikhonov, TruncatedRank
+from ..inverse import AbstractInverse, MoorePenrose
 from ..metric import AbstractLikelihood
 
 
@@ -53,12 +53,12 @@ def reference_natural_gradient(
     inverse: AbstractInverse | None = None,
     metric_batch: Any = None,
 ) -> Reference:
-    """The natural gradient, dense and slow, to compare with.
+    """Return the natural gradient, dense and slow, to compare with.
 
     **Arguments:**
 
     - `problem`, `params`, `batch`: as for `natural_gradient`.
-    - `inverse`: `MoorePenrose`, `Tikhonov` or `TruncatedRank`, with or without a gauge.
+    - `inverse`: any inverse, in any gauge; defaults to `MoorePenrose()`.
     - `metric_batch`: what the metric is averaged over, if not over `batch`.
     """
     inverse = MoorePenrose() if inverse is None else inverse
@@ -86,7 +86,8 @@ def dense_parts(
     """
     if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
-            'the reference is computed in float64: jax.config.update("jax_enable_x64", True) before any array is made.'
+            "the reference is computed in float64: "
+            'jax.config.update("jax_enable_x64", True) before any array is made.'
         )
     params = _double(params)
     moving, carried = eqx.partition(params, eqx.is_inexact_array)
@@ -225,22 +226,45 @@ def dense_gauge(gauge: Any, size: int) -> np.ndarray:
 def dense_solve(
     a: np.ndarray, g: np.ndarray, inverse: AbstractInverse, cholesky: np.ndarray
 ) -> tuple[np.ndarray, int, np.ndarray]:
-    """δ, the rank and the singular values."""
-    rows, g = np.linalg.solve(cholesky, a.T).T, np.linalg.solve(cholesky, g)
+    """Return δ, the rank and the singular values."""
+    dense = dense_inverse(a, inverse, cholesky)
+    return dense.matrix @ g, dense.rank, dense.spectrum
+
+
+class DenseInverse(NamedTuple):
+    """An inverse of G = AᵀA as a matrix."""
+
+    matrix: np.ndarray
+    """R⁻¹ h(ÃᵀÃ) R⁻ᵀ, (P, P)."""
+    projection: np.ndarray
+    """On what is kept, in orthonormal coordinates of the gauge, (P, P)."""
+    rank: int
+    spectrum: np.ndarray
+    """The singular values of Ã, largest first."""
+
+
+def dense_inverse(
+    a: np.ndarray, inverse: AbstractInverse, cholesky: np.ndarray, damping: float | None = None
+) -> DenseInverse:
+    """Return h(G) for any filter; with a damping, 1/(s² + λ) on what a pseudo-inverse keeps.
+
+    The filter, the cut-off and h₀ are the mathematics of the inverse, and are taken from it. A
+    singular value at the level of rounding is a direction of the kernel.
+    """
+    rows = np.linalg.solve(cholesky, a.T).T
     _, s, vt = np.linalg.svd(rows, full_matrices=True)
-    s = np.concatenate([s, np.zeros(vt.shape[0] - s.size)])
-    zero = max(a.shape) * np.finfo(float).eps * s[0]
-    if isinstance(inverse, MoorePenrose) and inverse.rtol is not None:
-        zero = float(inverse.rtol) * s[0]
-    kept = s > zero
-    if isinstance(inverse, TruncatedRank):
-        kept &= np.arange(s.size) < inverse.k
-    if isinstance(inverse, Tikhonov):
-        h = 1 / (s**2 + float(inverse.damping))
-    elif isinstance(inverse, MoorePenrose | TruncatedRank):
-        h = np.where(kept, 1 / np.where(kept, s, 1.0) ** 2, 0.0)
-    else:
-        raise ValueError(
-            f"no reference for {type(inverse).__name__}: MoorePenrose, Tikhonov and TruncatedRank are known."
-        )
-    return np.linalg.solve(cholesky.T, vt.T @ (h * (vt @ g))), int(kept.sum()), s[: min(a.shape)]
+    rounding = max(a.shape) * np.finfo(float).eps * s[0]
+    cutoff = inverse.cutoff(jnp.asarray(s[0]), a.shape)
+    kept = np.asarray(inverse.kept(jnp.asarray(s), cutoff))
+    h = np.asarray(inverse.filter(jnp.asarray(s), cutoff))
+    kernel = float(inverse.kernel)
+    if not inverse.pseudo_inverse:
+        h = np.where(s > rounding, h, kernel)
+    if damping is not None:
+        h = np.where(kept, 1 / (s**2 + damping), 0.0 if damping == 0 else 1 / damping)
+        kernel = 0.0 if damping == 0 else 1 / damping
+    missing = vt.shape[0] - s.size
+    h = np.concatenate([h, np.full(missing, kernel)])
+    selected = vt[: s.size][kept]
+    frame = np.linalg.solve(cholesky.T, vt.T)
+    return DenseInverse((frame * h) @ frame.T, selected.T @ selected, int(kept.sum()), s)
