@@ -31,6 +31,28 @@ def eager(example, inverse, solver):
     return compute(example[0], params, batch, Strategy(inverse, solver))
 
 
+@pytest.mark.parametrize("inverse", [pb.MoorePenrose(), pb.Tikhonov(0.01)], ids=str)
+@pytest.mark.parametrize("solver", ["svd", "dual", "primal", "krylov"])
+def test_a_model_may_close_over_what_is_differentiated(solver, inverse):
+    """Stopping the gradient of arguments does not reach it; the factors must be constants."""
+    x = normal(5, 3, seed=9)
+
+    def length(c):
+        model = lambda p, x: jnp.tanh(c * (x @ p) + c**2)
+        problem = pb.Composite(model, lambda z, y: (z - y) ** 2 / 2)
+        batch = (x, jnp.zeros(5))
+        ng = pb.natural_gradient(
+            problem, jnp.ones(3), batch, inverse=inverse, solver=SOLVERS[solver]
+        )
+        return jnp.sum(ng.vector)
+
+    c = jnp.asarray(0.7)
+    value, slope = jax.jvp(length, (c,), (jnp.ones(()),))
+    assert abs(float(value - length(c))) < 1e-10 * abs(float(value))
+    expected = float(difference(length, c, jnp.ones(()))[0])
+    assert abs(float(slope) - expected) < 1e-6 * abs(expected)
+
+
 @pytest.mark.parametrize("solver", ["svd", "dual", "primal", "krylov"])
 def test_sharp_and_project_have_derivatives(solver):
     """The factors are constants; the derivative is that of the equation they solve."""

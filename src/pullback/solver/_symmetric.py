@@ -81,7 +81,8 @@ class Damped(eqx.Module):
         """Return `how(inverse)`, with `inverse(x)` = (· + λ)⁻¹ x."""
 
         def by_eigenvectors():
-            values, vectors = jnp.linalg.eigh(self.again(), symmetrize_input=False)
+            matrix = jax.lax.stop_gradient(self.again())
+            values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
             values = jnp.maximum(values, 0.0) + self.damping
             return how(lambda x: vectors @ ((vectors.T @ x) / values))
 
@@ -92,6 +93,9 @@ class Damped(eqx.Module):
 
 def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: AbstractInverse) -> Eigen:
     """Return the eigendecomposition of K or G, lower triangle, for A of a shape."""
+    # Factors are constants, also where the model closes over something that is differentiated; the
+    # derivative rule of eigenvectors would use the upper triangle, which holds anything.
+    matrix = jax.lax.stop_gradient(matrix)
     values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
     s = jnp.sqrt(jnp.maximum(values[::-1], 0.0))
     # The maximum hides a NaN matrix; let it show.
@@ -110,7 +114,7 @@ def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
     least -n·eps·‖·‖; so with λ above that the sum is positive definite. The pivots are checked all
     the same. Otherwise eigenvectors take over, and the spectrum reports it.
     """
-    matrix = make()
+    matrix = jax.lax.stop_gradient(make())
     n = matrix.shape[0]
     # Read before it is written, so that everything happens in place.
     index, diagonal = jnp.arange(n), jnp.diagonal(matrix) + damping
