@@ -7,7 +7,7 @@ returns wrong numbers: each is refused with the cure, or reported.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve
 
 import pullback as pb
 
@@ -35,32 +35,30 @@ class Landweber(pb.inverse.AbstractInverse):
         return jnp.where(s > cutoff, (1 - left) / jnp.where(s > cutoff, s * s, 1.0), 0.0)
 
 
-class QRFactors(pb.solver.AbstractFactors):
-    """R with RᵀR = G + λ."""
+class CholeskyFactors(pb.solver.AbstractFactors):
+    """L with L Lᵀ = G + λ."""
 
     rows: pb.solver.Rows
-    upper: jax.Array
+    lower: jax.Array
     spectrum: pb.solver.Spectrum
 
     def solve_covector(self, g):
-        return solve_triangular(self.upper, solve_triangular(self.upper, g, trans="T"))
+        return cho_solve((self.lower, True), g)
 
     def solve_lifted(self, r):
         return self.solve_covector(self.rows.rmv(self.rows.scale * r))
 
 
-class QR(pb.solver.AbstractSolver):
-    """A solver: the QR decomposition of A above √λ I, for damped inverses."""
+class NormalEquations(pb.solver.AbstractSolver):
+    """A solver, with the factors above: the normal equations, for damped inverses."""
 
     def check(self, inverse):
         if inverse.damping is None:
-            raise ValueError("QR needs a damped inverse: inverse=pullback.Tikhonov(1e-3).")
+            raise ValueError("NormalEquations needs a damped inverse: pullback.Tikhonov(1e-3).")
 
     def factorise(self, rows, inverse):
-        a = rows.scale[:, None] * rows.unit_rows()
-        identity = jnp.sqrt(inverse.damping) * jnp.eye(rows.shape[1], dtype=rows.dtype)
-        upper = jnp.linalg.qr(jnp.concatenate([a, identity]), mode="r")
-        return QRFactors(rows, upper, pb.solver.Spectrum.unknown(rows.dtype))
+        lower = jnp.linalg.cholesky(rows.gram() + inverse.damping * jnp.eye(rows.shape[1]))
+        return CholeskyFactors(rows, lower, pb.solver.Spectrum.unknown(rows.dtype))
 
 
 class ColumnNorms(pb.solver.AbstractPreconditioner):
@@ -162,8 +160,8 @@ def main():
     for solver in (pb.solver.SVD(), pb.solver.Dual(), pb.solver.Primal(), pb.solver.Auto()):
         name = f"inverse Landweber, {type(solver).__name__}"
         compare(name, problem, inverse=Landweber(), solver=solver)
-    pb.testing.check_solver(QR())
-    compare("solver QR", problem, inverse=damped, solver=QR())
+    pb.testing.check_solver(NormalEquations())
+    compare("solver NormalEquations", problem, inverse=damped, solver=NormalEquations())
     pb.testing.check_preconditioner(ColumnNorms())
     krylov = pb.solver.Krylov(preconditioner=ColumnNorms())
     compare("preconditioner ColumnNorms", problem, inverse=damped, solver=krylov)
@@ -189,7 +187,7 @@ def main():
     print("\nRefused, or reported")
     solve = lambda **options: pb.natural_gradient(problem, params, batch, **options)
     refused("Landweber with Krylov", lambda: solve(inverse=Landweber(), solver=pb.solver.Krylov()))
-    refused("MoorePenrose with QR", lambda: solve(solver=QR()))
+    refused("MoorePenrose with NormalEquations", lambda: solve(solver=NormalEquations()))
     refused("a filter that is negative", lambda: solve(inverse=Landweber(rate=-0.1)))
     descend = lambda **options: pb.NaturalGradientDescent(problem, **options)
     damping = pb.step.LevenbergMarquardt()
