@@ -98,7 +98,7 @@ class SampleBlocks(AbstractPreconditioner):
         trace = jnp.trace(blocks, axis1=1, axis2=2)
         shift = damping + jnp.finfo(blocks.dtype).eps * blocks.shape[1] * trace
         eye = jnp.eye(blocks.shape[1], dtype=blocks.dtype)
-        lower = jnp.linalg.cholesky(blocks + shift[:, None, None] * eye)
+        lower = jnp.linalg.cholesky(blocks + shift[:, None, None] * eye[None])
         invert = lambda factor: jax.scipy.linalg.solve_triangular(factor, eye, lower=True)
         return BlockInverse(jax.vmap(invert)(lower))
 
