@@ -27,11 +27,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # seed (`sampling.py`). `make test-all` runs all of them.
 THINNED = {
     "test_claims": 8,
+    "test_contracts": 8,
+    "test_filters": 14,
     "test_gauge": 6,
     "test_kernel": 4,
     "test_measure": 6,
     "test_natural_gradient": 6,
     "test_pullback_metric": 5,
+    "test_rules": 24,
     "test_saturation": 4,
     "test_walk": 4,
 }

@@ -175,7 +175,9 @@ def api() -> set[str]:
 
 
 def test_every_public_name_is_on_an_api_page():
-    missing = set(PUBLIC) - api()
+    shown = {id(PUBLIC[name]) for name in api() if name in PUBLIC}
+    # Some names stand at the top and in their room: one of the two is enough.
+    missing = {name for name, thing in PUBLIC.items() if id(thing) not in shown}
     assert missing == set(), "add `::: <name>` to a page in docs/api"
 
 

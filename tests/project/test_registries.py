@@ -21,9 +21,6 @@ def test_every_public_solver_and_inverse_is_registered():
     }
     assert {type(x) for x in SOLVERS.values()} == solvers - {pb.solver.AbstractSolver}
     inverses = {type(make(jnp.ones(2))) for make in INVERSES.values()}
-    public = [
-        getattr(pb, name) for name in pb.__all__
-    ]  # not vars(pb), which fills as names are used
-    assert inverses == {
-        x for x in public if isinstance(x, type) and issubclass(x, pb.AbstractInverse)
-    } - {pb.AbstractInverse}
+    public = {x for x in vars(pb.inverse).values() if isinstance(x, type)}
+    # `Dampable` is never solved with: rules that damp factorise with it.
+    assert inverses == public - {pb.inverse.AbstractInverse, pb.inverse.Dampable}

@@ -1,16 +1,17 @@
-r"""Certificates: the residual of a solution, recomputed with products of \(A\), whoever's solver it was.
+r"""Certificates: the residual of a solution, recomputed with products of \(A\), for any solver.
 
-With \(g = A^\top r + g_x\) and \(\rho = g - G\eta - λ\eta\) (λ = 0 if nothing is damped), a solution
-\(\eta\) is certified by the equation that defines it:
+With \(g = A^\top r + g_x\) and \(\rho = g - G\eta - λ\eta\) (λ = 0 if nothing is damped), a
+solution \(\eta\) is certified by the equation that defines it:
 
 - a damped inverse: \(\|\rho\| / \|g\|\);
 - a pseudo-inverse that drops nothing, damped afterwards or not: the same; undamped, with a \(g_x\)
-  whose part in the kernel remains in \(\rho\), \(\|A\rho\| / \|Ag\|\). This equation does not see the
-  part of \(\eta\) in the kernel. Factors that are not `kernel_exact` are tested there: \(n = x -
-  A^+Ax\) for a random \(x\) is in the kernel, and \(n^\top(\eta - g_x/λ)\) must vanish (\(g_x/λ\) is
-  absent for λ = 0);
+  whose part in the kernel remains in \(\rho\), \(\|A\rho\| / \|Ag\|\). This equation does not
+  see the part of \(\eta\) in the kernel. Factors that are not `kernel_exact` are tested there:
+  \(n = x - A^+Ax\) for a random \(x\) is in the kernel, and \(n^\top(\eta - g_x/λ)\) must vanish
+  (\(g_x/λ\) is absent for λ = 0);
 - a pseudo-inverse that drops singular values, with \(\Pi\) the projection on those that
-  `inverse.kept` selects: \(\|\Pi\rho\| / \|\Pi g\|\) and \(\|(I - \Pi)(\eta - g_x/λ)\| / \|\eta\|\);
+  `inverse.kept` selects: \(\|\Pi\rho\| / \|\Pi g\|\), and \(\|(I - \Pi)(\eta - g_x/λ)\| /
+  \|\eta\|\);
 - any other filter: \(\eta = h(G) g\) has no equation. With \(w = V^\top\eta\) and \(v = V^\top g\),
   \(\|w - h(s)\,v\| / \|h(s)\,v\|\) and \(\|(\eta - Vw) - h_0 (g - Vv)\| / \|\eta\|\).
 
@@ -21,8 +22,8 @@ numbers; it is NaN if the factors have no decomposition where one is needed.
 
 What is no more than rounding (`rounding.py`) does not count: at a minimum of the loss \(A^\top r\)
 is rounding itself. Nor does what a change of \(A\) by \(\sigma\) would do, a singular value that
-the factors need not resolve: the cut-off that they report, or rounding times the condition number of
-\(G + λ\); at most half of the digits.
+the factors need not resolve: the cut-off that they report, or rounding times the condition number
+of \(G + λ\); at most half of the digits.
 """
 
 import math

@@ -6,6 +6,7 @@ somewhere. A filter may be made for the small singular values of one problem; wh
 admissible on those of A is decided when they are known (`RESULTS.bad_filter`).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -32,28 +33,33 @@ def check_declarations(inverse: AbstractInverse) -> None:
             "inverse must be MoorePenrose(), Tikhonov(damping), TruncatedRank(k) or another "
             f"pullback.inverse.AbstractInverse, got {inverse!r}."
         )
-    leaves, treedef = jax.tree.flatten(inverse)
-    traced = any(isinstance(x, jax.core.Tracer) for x in leaves)
-    # A training loop makes the same inverse again and again; a large gauge is not compared.
-    small = all(np.size(x) <= LARGEST for x in leaves if eqx.is_array_like(x))
-    key = (treedef, tuple(_known(x) for x in leaves)) if small and not traced else None
-    if key is not None and key in _passed:
-        return
     name = type(inverse).__name__
     dtype = jnp.result_type(float)
-    probe = jax.ShapeDtypeStruct((len(PROBES),), dtype)
-    _check_shapes(inverse, name, probe)
-    if traced:
+    leaves, treedef = jax.tree.flatten(inverse)
+    # A training loop makes the same inverse again and again, perhaps with another damping.
+    _once((treedef, dtype, tuple(_kind(x) for x in leaves)), lambda: _check_shapes(inverse, name))
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
         return
-    with jax.ensure_compile_time_eval():
-        h, smaller = (
-            np.asarray(_evaluate(inverse, k * jnp.asarray(PROBES, dtype))) for k in (1, 2)
-        )
-        _check_values(inverse, name, h, smaller)
+    # A large gauge is not compared.
+    small = all(np.size(x) <= LARGEST for x in leaves if eqx.is_array_like(x))
+    key = (treedef, dtype, tuple(_known(x) for x in leaves)) if small else None
+    _once(key, lambda: _check_values(inverse, name))
+
+
+def _once(key: Any, check: Callable[[], None]) -> None:
+    """Run a check unless it has passed with this key; `None` is never remembered."""
+    if key is not None and key in _passed:
+        return
+    check()
     if key is not None:
         _passed[key] = None
         if len(_passed) > REMEMBERED:
             del _passed[next(iter(_passed))]
+
+
+def _kind(leaf: Any) -> Any:
+    """Return the shape and dtype of an array, and the type of anything else."""
+    return (leaf.shape, leaf.dtype.name) if eqx.is_array(leaf) else type(leaf)
 
 
 def _known(leaf: Any) -> Any:
@@ -65,8 +71,9 @@ def _evaluate(inverse: AbstractInverse, s: Array) -> Array:
     return jnp.asarray(inverse.filter(s, inverse.cutoff(s[0], SHAPE)))
 
 
-def _check_shapes(inverse: AbstractInverse, name: str, probe: jax.ShapeDtypeStruct) -> None:
+def _check_shapes(inverse: AbstractInverse, name: str) -> None:
     """Raise a `ValueError` if a method returns another shape or dtype than it must."""
+    probe = jax.ShapeDtypeStruct((len(PROBES),), jnp.result_type(float))
 
     def everything(s):
         cutoff = jnp.asarray(inverse.cutoff(s[0], SHAPE))
@@ -91,8 +98,12 @@ def _check_shapes(inverse: AbstractInverse, name: str, probe: jax.ShapeDtypeStru
             )
 
 
-def _check_values(inverse: AbstractInverse, name: str, h: np.ndarray, doubled: np.ndarray) -> None:
+def _check_values(inverse: AbstractInverse, name: str) -> None:
+    """Raise a `ValueError` if a filter contradicts a declaration, or is none anywhere."""
     s = np.asarray(PROBES)
+    with jax.ensure_compile_time_eval():
+        probes = jnp.asarray(s, jnp.result_type(float))
+        h, doubled = (np.asarray(_evaluate(inverse, k * probes)) for k in (1, 2))
     kernel = float(inverse.kernel)
     nowhere = not np.any(np.isfinite(h) & (h >= 0))
     if nowhere or not (np.isfinite(kernel) and kernel >= 0):

@@ -84,7 +84,7 @@ class KrylovFactors(AbstractFactors):
 
     @property
     def valid(self):
-        """Whether the preconditioner is symmetric on random vectors, and positive on a Krylov space."""
+        """Whether the preconditioner is symmetric, and positive on a Krylov space."""
         action = self.row_inverse if self.scaling is None else self.scaling
         if action is None:
             return jnp.asarray(True)
@@ -96,7 +96,7 @@ class KrylovFactors(AbstractFactors):
         gap = jnp.abs(jnp.vdot(image_x, y) - jnp.vdot(x, image_y))
         symmetric = gap <= jnp.sqrt(jnp.finfo(x.dtype).eps) * size
         positive = (jnp.vdot(x, image_x) > 0) & (jnp.vdot(y, image_y) > 0)
-        # Two vectors rarely meet a few negative eigenvalues; Lanczos seeks the ends of the spectrum.
+        # Two vectors rarely meet a few negative eigenvalues; Lanczos finds the ends.
         values = _ritz_values(action, x)
         rounding = 1e3 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(values))
         return symmetric & positive & (jnp.min(values) > -rounding)

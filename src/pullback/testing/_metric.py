@@ -120,7 +120,8 @@ def _check_root(
     kept = values > tolerance * top
     if metric.nonsingular:
         assert kept.all(), (
-            f"{type(metric).__name__} says it is nonsingular, but M has eigenvalues from {values[0]:.3e} to {values[-1]:.3e}."
+            f"{type(metric).__name__} says it is nonsingular, but M has eigenvalues from "
+            f"{values[0]:.3e} to {values[-1]:.3e}."
         )
     frame, values = frame[:, kept], values[kept]
     inverse, onto = (frame / values) @ frame.T, frame @ frame.T
@@ -164,7 +165,8 @@ def _check_divergence(dense: dict[str, Any], tolerance: float) -> None:
     if seen.size == 3:
         slope = np.polyfit(np.log(EPSILONS[seen]), np.log(errors[seen]), 1)[0]
         assert slope > 2.8, (
-            f"|ρ(z + εv, z) - ε²vᵀMv/2| has order {slope:.2f} in ε, not 3: errors {errors} at ε = {EPSILONS}. "
+            f"|ρ(z + εv, z) - ε²vᵀMv/2| has order {slope:.2f} in ε, not 3: errors {errors} "
+            f"at ε = {EPSILONS}. "
             f"The Hessian of the divergence is not M."
         )
 
@@ -210,7 +212,8 @@ def _check_dtype(metric: AbstractMetric, z: Outputs, targets: Any, dtype: Any) -
     for place, answer in enumerate(answers):
         found = {leaf.dtype for leaf in jax.tree.leaves(answer)}
         assert found == {jnp.dtype(dtype)}, (
-            f"outputs in {jnp.dtype(dtype)} give {found} (answer {place} of root, apply, sharp, ...)."
+            f"outputs in {jnp.dtype(dtype)} give {found} "
+            f"(answer {place} of root, apply, sharp, ...)."
         )
     for place in (1, 4, 5):
         _same_structure(answers[place], like)
