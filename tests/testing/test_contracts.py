@@ -107,8 +107,9 @@ def test_random_filters_agree_with_the_dense_reference(solver, shape, metric, ga
             "natural gradient": (vector, matrix @ np.asarray(reference.covector)),
         }
         for name, (found, expected) in pairs.items():
-            error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-            assert error < 1e-9, f"{name}, filter {seed}: {error:.1e}"
+            # A filter may be zero on the whole spectrum.
+            error, size = np.linalg.norm(found - expected), np.linalg.norm(expected)
+            assert error <= 1e-9 * max(size, 1e-3), f"{name}, filter {seed}: {error:.1e}"
         assert bool(fine), f"filter {seed} is not certified"
 
 
@@ -272,7 +273,7 @@ class Shifted(pb.solver.AbstractPreconditioner):
     shift: float
 
     def build(self, rows, damping):
-        return lambda v: v * (jnp.arange(v.size) + self.shift)
+        return lambda v: v * (jnp.arange(v.size, dtype=v.dtype) + self.shift)
 
 
 def test_a_preconditioner_that_is_not_positive_definite_is_reported():

@@ -61,7 +61,7 @@ def prescribed(
     values = np.geomspace(1.0, 0.1, rank) if spectrum is None else np.asarray(spectrum, float)
     if not 0 <= rank <= min(rows, size) or values.shape != (rank,):
         raise ValueError(
-            f"prescribed(rank={rank}, rows={rows}, size={size}) with {values.size} singular values: "
+            f"prescribed(rank={rank}, rows={rows}, size={size}) with {values.size} values: "
             f"rank must be at most {min(rows, size)}, "
             "with one singular value for each."
         )
