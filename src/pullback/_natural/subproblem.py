@@ -91,8 +91,9 @@ class Subproblem(eqx.Module):
         """δ; raises a `ValueError` where the inverse waits for a damping."""
         if self.natural is None:
             raise ValueError(
-                "this subproblem is factorised for a rule that damps (`AbstractStep.factorises` "
-                "returned `Dampable(...)`): take `sub.damped(λ)` first."
+                "inverse=Dampable(...) has no solution before it is damped. In a step rule (its "
+                "`factorises` returned `Dampable`) take `sub.damped(λ)` first; elsewhere pass "
+                "inverse=pullback.Tikhonov(λ), or the inverse inside."
             )
         return self.natural
 

@@ -75,12 +75,25 @@ def _check_shapes(inverse: AbstractInverse, name: str) -> None:
     """Raise a `ValueError` if a method returns another shape or dtype than it must."""
     probe = jax.ShapeDtypeStruct((len(PROBES),), jnp.result_type(float))
 
-    def everything(s):
-        cutoff = jnp.asarray(inverse.cutoff(s[0], SHAPE))
-        kept = jnp.asarray(inverse.kept(s, cutoff))
-        return _evaluate(inverse, s), kept, cutoff, jnp.asarray(inverse.kernel)
+    def cut(s):
+        return jnp.asarray(inverse.cutoff(s[0], SHAPE)), jnp.asarray(inverse.kernel)
 
-    h, kept, cutoff, kernel = eqx.filter_eval_shape(everything, probe)
+    # Before they are used: a cut-off of another shape would end in an error about broadcasting.
+    scalars = zip(
+        ("cutoff(largest, shape)", "kernel"), eqx.filter_eval_shape(cut, probe), strict=True
+    )
+    for what, found in scalars:
+        real = jnp.issubdtype(found.dtype, jnp.floating) or jnp.issubdtype(found.dtype, jnp.integer)
+        if found.shape != () or not real:
+            raise ValueError(
+                f"{name}.{what} must be one real number, got {found.dtype} of shape {found.shape}."
+            )
+
+    def everything(s):
+        cutoff = inverse.cutoff(s[0], SHAPE)
+        return _evaluate(inverse, s), jnp.asarray(inverse.kept(s, cutoff))
+
+    h, kept = eqx.filter_eval_shape(everything, probe)
     if (h.shape, h.dtype) != (probe.shape, probe.dtype):
         raise ValueError(
             f"{name}.filter(s, cutoff) must return one number per singular value, {probe.dtype} of "
@@ -91,11 +104,6 @@ def _check_shapes(inverse: AbstractInverse, name: str) -> None:
             f"{name}.kept(s, cutoff) must return one boolean per singular value, shape "
             f"{probe.shape}, got {kept.dtype} of shape {kept.shape}."
         )
-    for what, found in (("cutoff(largest, shape)", cutoff), ("kernel", kernel)):
-        if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
-            raise ValueError(
-                f"{name}.{what} must be one real number, got {found.dtype} of shape {found.shape}."
-            )
 
 
 def _check_values(inverse: AbstractInverse, name: str) -> None:

@@ -17,10 +17,9 @@ from .._gram.factors import Factors
 from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
 from .._rows.rows import Rows
-from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
+from ._base import AbstractSolver
 from ._cost import dual_cost
-from ._redamped import Redamped, damped_filter, inverse_damping
-from ._symmetric import Damped, Eigen, damped, eigen, refine
+from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine
 
 
 class ScaledRows(eqx.Module):
@@ -50,7 +49,7 @@ class ScaledRows(eqx.Module):
         return self.rows.unit_rmv(self.scale * y)
 
 
-class DualFactors(AbstractFactors, AbstractDecomposition):
+class DualFactors(AbstractSymmetricFactors):
     """K by eigenvectors, or K + λ by Cholesky, and the rows it was made of."""
 
     scaled: ScaledRows
@@ -62,16 +61,8 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
     """h₀ of a filter that is neither damped nor a pseudo-inverse."""
 
     @property
-    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.gram.spectrum
-
-    @property
     def formed_rows(self):
         return None if self.scaled.rows.dense is None else self.scaled.rows
-
-    @property
-    def knows_row_space(self):
-        return isinstance(self.gram, Eigen)
 
     def solve_lifted(self, r):
         r = self.scaled.scale * r
@@ -106,13 +97,8 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
         ratio = self.scaled.scale / jnp.where(self.grading > 0, self.grading, 1.0)
         return rmv(self._kernel(y * ratio * ratio))
 
-    def damped(self, damping):
-        if not isinstance(self.gram, Eigen):
-            return super().damped(damping)
-        h = damped_filter(self.gram.s, self.gram.kept, damping)
-        where = lambda f: (f.gram.h, f.damping)
-        inner = eqx.tree_at(where, self, (h, damping), is_leaf=lambda x: x is None)
-        return Redamped(self, _DampedRange(self, inner), inverse_damping(damping))
+    def in_range(self, damped):
+        return _DampedRange(self, damped)
 
     def project(self, eta):
         if isinstance(self.gram, Damped):
@@ -121,32 +107,11 @@ class DualFactors(AbstractFactors, AbstractDecomposition):
             return self.combine(jnp.where(self.gram.kept, self.coordinates(eta), 0.0))
         return self.scaled.rmv(self.gram.apply(self.scaled.mv(eta)))
 
-    @property
-    def kernel_exact(self):
-        return True
-
-    @property
-    def decomposition(self):
-        return self if isinstance(self.gram, Eigen) else None
-
-    @property
-    def s(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.gram.s  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def resolution(self):
-        return self.gram.resolution  # pyright: ignore[reportAttributeAccessIssue]
-
     def coordinates(self, eta):
-        return self._over_s(self._vectors.T @ self.scaled.mv(eta))
+        return self._over_s(self.eigen.vectors.T @ self.scaled.mv(eta))
 
     def combine(self, w):
-        return self.scaled.rmv(self._vectors @ self._over_s(w))
-
-    @property
-    def _vectors(self) -> Float[Array, "m m"]:
-        assert isinstance(self.gram, Eigen)
-        return self.gram.vectors
+        return self.scaled.rmv(self.eigen.vectors @ self._over_s(w))
 
     def _over_s(self, w: Array) -> Array:
         """Return w/s; zero where s is rounding, which has no direction in the parameters."""

@@ -9,10 +9,9 @@ from jaxtyping import Array, Float
 
 from .._gram.structured import WORKSPACE, find, structured_metric
 from .._rows.rows import MEMORY, Rows, scatter
-from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
+from ._base import AbstractSolver
 from ._cost import primal_cost
-from ._redamped import Redamped, damped_filter, inverse_damping
-from ._symmetric import Damped, Eigen, damped, eigen, refine
+from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine
 
 
 class Matrix(eqx.Module):
@@ -25,7 +24,7 @@ class Matrix(eqx.Module):
         return self.matrix
 
 
-class PrimalFactors(AbstractFactors, AbstractDecomposition):
+class PrimalFactors(AbstractSymmetricFactors):
     """G by eigenvectors, or G + λ by Cholesky."""
 
     rows: Rows
@@ -33,14 +32,6 @@ class PrimalFactors(AbstractFactors, AbstractDecomposition):
     damping: Float[Array, ""] | None
     order: np.ndarray | None
     """The order of the parameters in `gram`, if that is not the one of the flat vector."""
-
-    @property
-    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.gram.spectrum
-
-    @property
-    def knows_row_space(self):
-        return isinstance(self.gram, Eigen)
 
     def solve_lifted(self, r):
         rows = self.rows
@@ -74,13 +65,8 @@ class PrimalFactors(AbstractFactors, AbstractDecomposition):
 
         return self._solve(how)
 
-    def damped(self, damping):
-        if not isinstance(self.gram, Eigen):
-            return super().damped(damping)
-        h = damped_filter(self.gram.s, self.gram.kept, damping)
-        where = lambda f: (f.gram.h, f.damping)
-        inner = eqx.tree_at(where, self, (h, damping), is_leaf=lambda x: x is None)
-        return Redamped(self, inner, inverse_damping(damping))
+    def in_range(self, damped):
+        return damped
 
     def solve_in_range(self, g):
         """Return the solution for a covector in the range."""
@@ -91,33 +77,12 @@ class PrimalFactors(AbstractFactors, AbstractDecomposition):
             return self._ordered(self.gram.project, eta)
         return jnp.full_like(eta, jnp.nan)
 
-    @property
-    def kernel_exact(self):
-        return True
-
-    @property
-    def decomposition(self):
-        return self if isinstance(self.gram, Eigen) else None
-
-    @property
-    def s(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.gram.s  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def resolution(self):
-        return self.gram.resolution  # pyright: ignore[reportAttributeAccessIssue]
-
     def coordinates(self, eta):
-        return self._vectors.T @ (eta if self.order is None else eta[self.order])
+        return self.eigen.vectors.T @ (eta if self.order is None else eta[self.order])
 
     def combine(self, w):
-        combined = self._vectors @ w
+        combined = self.eigen.vectors @ w
         return combined if self.order is None else scatter(combined, self.order)
-
-    @property
-    def _vectors(self) -> Float[Array, "P P"]:
-        assert isinstance(self.gram, Eigen)
-        return self.gram.vectors
 
     def _start(self, inverse, g: Array) -> Array:
         """Return the first solution, put into the range of Aᵀ where it will be refined.

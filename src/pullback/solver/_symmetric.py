@@ -8,7 +8,9 @@ less. Iterative refinement with products of \(A\) recovers the digits of the sol
 the inverse is damped or a pseudo-inverse; any other filter is applied to the eigenvalues as it is.
 """
 
+import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,7 +21,8 @@ from jaxtyping import Array, Float
 from .._base.types import Scalar
 from .._compat.lapack import cholesky
 from ..inverse._base import AbstractInverse, respond
-from ._base import Spectrum
+from ._base import AbstractDecomposition, AbstractFactors, Spectrum
+from ._redamped import Redamped, damped_filter, inverse_damping
 
 
 class Eigen(eqx.Module):
@@ -136,3 +139,52 @@ def refine(
     for _ in range(gram.refinements):
         x = x + solve(residual(x))
     return x
+
+
+class AbstractSymmetricFactors(AbstractFactors, AbstractDecomposition):
+    """What factors of K and of G have in common; with eigenvectors, a decomposition of A."""
+
+    gram: eqx.AbstractVar[Eigen | Damped]
+    damping: eqx.AbstractVar[Scalar | None]
+
+    @property
+    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.gram.spectrum
+
+    @property
+    def knows_row_space(self):
+        return isinstance(self.gram, Eigen)
+
+    @property
+    def kernel_exact(self):
+        return True
+
+    @property
+    def decomposition(self):
+        return self if isinstance(self.gram, Eigen) else None
+
+    @property
+    def eigen(self) -> Eigen:
+        """The eigenvectors; only where `decomposition` is not `None`."""
+        assert isinstance(self.gram, Eigen)
+        return self.gram
+
+    @property
+    def s(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.eigen.s
+
+    @property
+    def resolution(self):
+        return self.eigen.resolution
+
+    def damped(self, damping):
+        if not isinstance(self.gram, Eigen):
+            return super().damped(damping)
+        h = damped_filter(self.gram.s, self.gram.kept, damping)
+        where = lambda f: (f.gram.h, f.damping)
+        inner = eqx.tree_at(where, self, (h, damping), is_leaf=lambda x: x is None)
+        return Redamped(self, self.in_range(inner), inverse_damping(damping))
+
+    @abc.abstractmethod
+    def in_range(self, damped: Any) -> Any:
+        """Return damped factors with `solve_lifted` and `solve_in_range` from the same damped."""
