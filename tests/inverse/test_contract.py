@@ -1,8 +1,9 @@
 """What an inverse returns is checked when things are built, and said in words of the contract."""
 
 import jax.numpy as jnp
-import pullback as pb
 import pytest
+
+import pullback as pb
 from pullback.inverse import AbstractInverse, Dampable
 
 PROBLEM = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)

@@ -115,6 +115,15 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Newton's method did not find parameters with these outputs: the model is not invertible "
         "near the point. Take a smaller `step`."
     )
+    bad_targets = (
+        "`batch` has targets that the likelihood of the metric does not admit: their loss has no "
+        "meaning."
+    )
+    vanished = (
+        "The pullback metric is zero in floating point although the gradient is not: the model is "
+        "saturated, or its outputs do not depend on the parameters where the loss does. Damp: "
+        "`inverse=Tikhonov(...)`."
+    )
 
 
 HARMLESS = (

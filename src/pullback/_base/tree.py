@@ -44,6 +44,20 @@ def common_dtype(*dtypes: np.dtype) -> np.dtype:
         return jnp.result_type(*dtypes)
 
 
+def is_half(dtype: np.dtype) -> bool:
+    """Whether a floating dtype is too short for linear algebra: float16, bfloat16 and shorter."""
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize < 4
+
+
+def cast_like(tree: PyTree, like: PyTree) -> PyTree:
+    """The coordinates of a tree in the dtypes of another one of the same structure."""
+
+    def cast(x, y):
+        return x.astype(y.dtype) if is_coordinate(x) and hasattr(y, "dtype") else x
+
+    return jax.tree.map(cast, tree, like, is_leaf=lambda x: x is None)
+
+
 def coarsest_dtype(*dtypes: np.dtype) -> np.dtype:
     """The dtype with the fewest digits, which bounds the accuracy of results from all of these."""
     return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))

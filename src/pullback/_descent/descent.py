@@ -19,7 +19,7 @@ from jaxtyping import Array
 from .._base.checks import function
 from .._base.results import RESULTS, among, describe
 from .._base.show import number, table
-from .._base.tree import all_finite, structure
+from .._base.tree import all_finite, cast_like, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.stats import Stats
@@ -221,8 +221,7 @@ class NaturalGradientDescent(eqx.Module):
 
         - `params`: the parameters.
         """
-        check_params(params)
-        like = structure(params)
+        like = structure(check_params(params))
         size = like.size if self.momentum.remembers else 0
         return DescentState(
             jnp.zeros((), jnp.int32), self.rule.init(like.dtype), jnp.zeros(size, like.dtype)
@@ -251,12 +250,14 @@ class NaturalGradientDescent(eqx.Module):
         - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
             one; `as_optax` passes one.
         """
+        given = params
         params, data = validate(self.problem, params, batch)
         other = self.metric_batch if metric_batch is None else metric_batch
         other = validate_metric_batch(other, data)
         # Numbers of the inverse travel as data: another damping compiles nothing.
         opt = eqx.tree_at(lambda o: o.strategy, self, self.strategy.as_data())
-        return _jitted(opt, params, state, data, other, gradient)
+        moved, state, record = _jitted(opt, params, state, data, other, gradient)
+        return cast_like(moved, given), state, record
 
 
 def _step(
@@ -284,7 +285,8 @@ def _step(
     move, rule = opt.rule.step(sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
-    stats, result = solved.judge()
+    # A model that mixes samples shows it in the first step.
+    stats, result = solved.judge(check_samples=state.count == 0)
     failed = ~among(result, USABLE)
     # The point is made once, and is what is compared, measured and returned.
     there = sub.point(move.displacement)

@@ -281,7 +281,7 @@ def _evaluation(
     # With a loss at hand a covector is lifted by the root of the metric, not by the likelihood.
     plain = eqx.tree_at(lambda p: p.loss, problem, _no_loss, is_leaf=lambda x: x is None)
     watched = None if at is None else validate(problem, params, (at,))[1].inputs
-    return _evaluate(plain, params, data, memory=strategy.memory), data, watched
+    return _evaluate(plain, params, data, strategy), data, watched
 
 
 def _no_loss(*_: Any) -> Scalar:

@@ -17,7 +17,9 @@ from .._problem.composite import Composite, Objective
 from .._problem.validate import check_inputs, check_outputs
 from .._rows.linearise import Linearisation, linearise
 from .._rows.rows import Rows, rows_at
+from ..inverse._base import AbstractInverse
 from ..metric._base import AbstractLikelihood
+from ..solver._strategy import Strategy
 
 
 class Lifted(eqx.Module):
@@ -26,7 +28,9 @@ class Lifted(eqx.Module):
     r: Array
     """r with S r = c, its grading divided out."""
     outside: OutputCovector | None
-    """The part of c outside the range of M; `None` if there cannot be any."""
+    """The part of c that enters as a parameter covector; `None` if there cannot be any.
+
+    It is what lies outside the range of M, and samples that are too steep to be lifted."""
     share: Scalar
     """The fraction of c inside."""
 
@@ -56,19 +60,19 @@ def evaluate(
     problem: Composite,
     params: Params,
     batch: Batch,
+    strategy: Strategy,
     metric_batch: Batch | None = None,
-    memory: int | None = None,
     penalty: Callable[[Params], Scalar] | None = None,
 ) -> Evaluation:
     """Linearise, differentiate the loss, lift; R(θ) = `penalty` is added to the loss."""
     check_inputs(batch)
     objective = problem.at(batch)
     if metric_batch is None:
-        rows = _rows(objective, params, memory)
+        rows = rows_at(objective, params, strategy.memory)
         linear = rows.linear
     else:
         check_inputs(metric_batch)
-        rows = _rows(problem.at(metric_batch), params, memory)
+        rows = rows_at(problem.at(metric_batch), params, strategy.memory)
         moving, carried = split(params)
         outputs = lambda p: objective.outputs(eqx.combine(p, carried))
         linear = linearise(outputs, moving, rows.structure)
@@ -76,9 +80,9 @@ def evaluate(
     value, c = problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
-        lifted = lift(rows, c)
+        lifted = lift(rows, c, strategy.inverse, own=problem.loss is None)
         r, share = lifted.r, lifted.share
-        outside = None if lifted.outside is None else rows.pull_output(lifted.outside)
+        outside = pull_outside(rows, lifted.outside)
     else:
         r, outside, share = None, covector, jnp.asarray(jnp.nan, rows.dtype)
     if penalty is not None:
@@ -89,10 +93,6 @@ def evaluate(
         covector = covector + p
         outside = p if outside is None else outside + p
     return Evaluation(objective, rows, linear, value, c, covector, r, outside, share)
-
-
-def _rows(objective: Objective, params: Params, memory: int | None) -> Rows:
-    return rows_at(objective, params) if memory is None else rows_at(objective, params, memory)
 
 
 def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
@@ -114,29 +114,36 @@ def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
     return eqx.tree_at(where, evaluation, (g, lifted, outside), is_leaf=lambda x: x is None)
 
 
-def lift(rows: Rows, c: OutputCovector) -> Lifted:
-    """Return r, what of c is outside the range of M, and the fraction inside.
+def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = False) -> Lifted:
+    """Return r, what of c enters as a parameter covector, and the fraction of c inside the range.
 
-    c is not used where the metric lifts its own likelihood in closed form.
+    `own` says that c is the differential of the likelihood of the metric, which then lifts it in
+    closed form.
     """
     objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
-    one = jnp.ones((), dtype)
-    if problem.loss is None:
-        assert isinstance(problem.metric, AbstractLikelihood)
-        r = jax.vmap(problem.metric.likelihood_lift)(rows.outputs, objective.batch.targets).ravel()
-        return Lifted(jnp.where(rows.active, r.astype(dtype), 0.0), None, one)
-    r = rows.root.unit_lift(c).astype(dtype)
+    metric, one = problem.metric, jnp.ones((), dtype)
     weights = one
-    if objective.has_data and not problem.metric.couples_samples:
-        # The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the
-        # grading, the other one comes off here.
+    if own:
+        assert isinstance(metric, AbstractLikelihood)
+        r = jax.vmap(metric.likelihood_lift)(rows.outputs, objective.batch.targets).ravel()
+        r = r.astype(dtype)
+        everything = metric.nonsingular or metric.score_in_range
+    else:
+        r = rows.root.unit_lift(c).astype(dtype)
+        everything = metric.nonsingular and problem.measure.positive
+    if objective.has_data and not metric.couples_samples:
         weights = problem.measure.weights(objective.count, dtype)
-        m = rows.shape[0]
-        repeated = jnp.repeat(weights, m // weights.shape[0], total_repeat_length=m)
-        r = r / jnp.where(repeated > 0, repeated, 1.0)
+        if not own:
+            # The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the
+            # grading, the other one comes off here.
+            repeated = _per_row(weights, rows)
+            r = r / jnp.where(repeated > 0, repeated, 1.0)
     r = jnp.where(rows.active, r, 0.0)
-    if problem.metric.nonsingular and problem.measure.positive:
+    steep = None if inverse.cancels_weights or not rows.graded else _steep(rows, r)
+    if everything and steep is None:
         return Lifted(r, None, one)
+    if steep is not None:
+        r = jnp.where(steep, 0.0, r)
     like = rows.linear.like
     graded = jnp.where(rows.active, jnp.exp(2 * rows.log_scale) * r, 0.0)
     inside = rows.root.unit(graded.astype(like.dtype))
@@ -147,7 +154,38 @@ def lift(rows: Rows, c: OutputCovector) -> Lifted:
     noise = 64 * jnp.finfo(like.dtype).eps * (total + jnp.linalg.norm(weights).astype(like.dtype))
     outside = jax.tree.map(lambda x: jnp.where(size > noise, x, jnp.zeros_like(x)), outside)
     share = jnp.where(size > noise, fraction(jnp.linalg.norm(like.ravel(inside)), total), 1.0)
-    return Lifted(r, outside, share.astype(dtype))
+    return Lifted(r, outside, one if everything else share.astype(dtype))
+
+
+def _steep(rows: Rows, r: Array) -> Array:
+    """Return the rows of samples whose r is so large that it is not lifted.
+
+    A misclassified sample of a saturated model has r = c/√p, up to infinity, on a row √p Â that
+    rounds to zero beside the others. Where the weights do not cancel, a solution keeps the absolute
+    rounding eps |r|; the covector Jᵀc of the sample is of order one.
+    """
+    size = jnp.abs(jnp.exp(rows.root.log_scale.astype(r.dtype)) * r)
+    large = rows.active & ~(size <= float(jnp.finfo(r.dtype).eps) ** -0.25)
+    if rows.objective.problem.metric.couples_samples:
+        return large
+    samples = jnp.any(large.reshape(rows.count, -1), axis=1)
+    return _per_row(samples, rows)
+
+
+def _per_row(x: Array, rows: Rows) -> Array:
+    """Return a number per sample as a number per row."""
+    m = rows.shape[0]
+    return jnp.repeat(x, m // x.shape[0], total_repeat_length=m)
+
+
+def pull_outside(rows: Rows, outside: OutputCovector | None) -> Flat | None:
+    """Return Jᵀ of what is outside; the model is not passed where that is zero."""
+    if outside is None:
+        return None
+    something = jnp.any(jnp.stack([jnp.any(x != 0) for x in jax.tree.leaves(outside)]))
+    pull = lambda c: rows.pull_output(c)
+    nothing = lambda c: jnp.zeros(rows.shape[1], rows.dtype)
+    return jax.lax.cond(something, pull, nothing, outside)
 
 
 def fraction(a: Scalar, b: Scalar) -> Scalar:

@@ -9,6 +9,7 @@ is checked for shape and dtype here, and can be certified (`certificate.py`).
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -96,7 +97,9 @@ class Factorised(eqx.Module):
         if r is not None:
             eta = eta + self._checked(self.factors.solve_lifted(r), "solve_lifted(r)")
         if g is not None:
-            eta = eta + self._checked(self.factors.solve_covector(g), "solve_covector(g)")
+            # Often there is nothing outside the range of the metric: skip that solve.
+            solve = lambda g: self._checked(self.factors.solve_covector(g), "solve_covector(g)")
+            eta = eta + jax.lax.cond(jnp.any(g != 0), solve, jnp.zeros_like, g)
         return eta
 
     def damped(self, damping: Scalar) -> "Factorised":
@@ -168,7 +171,7 @@ def factorise(plain: Rows, strategy: Strategy) -> Factorised:
     shift = jnp.zeros((), plain.dtype)
     if inverse.homogeneous:
         shift = stop(plain.largest_log_scale)
-    given = plain.divided_by(shift).in_gauge(inverse.gauge)
+    given = plain.divided_by(shift).in_gauge(inverse.gauge).resolved()
     rows, fixed = stop((given, inverse))
     solver, planned = strategy.solver.resolve(rows, fixed)
     # Stopped again: a model may close over something that is differentiated.

@@ -6,6 +6,7 @@ import equinox as eqx
 
 from .._base.results import RESULTS, describe, failed
 from .._base.show import number, table
+from .._base.tree import cast_like
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
 from .._problem.batch import Batch
@@ -109,17 +110,21 @@ def natural_gradient(
     - `throw`: whether a failure raises; with `False`, check `result`. Inside `jit` a failure raises
         through a host callback: pass `False` there if the arrays are sharded over devices.
     """
+    given = params
     params, data = validate(problem, params, batch)
     other = validate_metric_batch(metric_batch, data)
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
     ng = _jitted(problem, params, data, strategy, other, check_samples=not traced)
+    # Leaves in half precision were computed with in float32.
+    on_params = lambda n: (n.vector, n.covector)
+    ng = eqx.tree_at(on_params, ng, tuple(cast_like(x, given) for x in on_params(ng)))
     # Inside somebody's `jit` the result is traced even if the arguments are not.
     if is_traced(ng):
         if not throw:
             return ng
-        # On both, so that whoever uses one of them alone still sees the failure.
-        where = lambda n: (n.vector, n.value)
+        # On all, so that whoever uses one of them alone still sees the failure.
+        where = lambda n: (n.vector, n.value, n.covector, n.pushforward)
         return eqx.tree_at(where, ng, ng.result.error_if(where(ng), failed(ng.result)))
     if throw:
         raise_failure(ng.result, problem, params, data, other)

@@ -15,11 +15,12 @@ from jaxtyping import Array
 
 from .._base.results import RESULTS, failed
 from .._base.tree import all_finite, is_coordinate, split
-from .._base.types import Flat, Params
+from .._base.types import Flat, Outputs, Params
 from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.composite import Composite, Objective
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
+from ..metric._base import AbstractLikelihood
 from ..solver._base import AbstractFactors
 from .certificate import tolerance
 from .evaluate import Evaluation
@@ -36,7 +37,7 @@ def outcome(
     factorised: Factorised,
     vector: Flat,
     stats: Stats,
-    check_samples: bool = False,
+    check_samples: bool | Array = False,
 ) -> RESULTS:
     """Return the code of a solution; `check_samples` compares the batch with single samples."""
     no = jnp.asarray(False)
@@ -47,11 +48,15 @@ def outcome(
     differential = (evaluation.value, evaluation.differential)
     # Undamped, a differential that underflows is lost, unless the metric lifts it in closed form.
     underflow_matters = rows.graded and objective.problem.loss is not None and not damped
+    couples = no
+    if check_samples is not False:
+        couples = jax.lax.cond(check_samples, lambda: _couples(plain), lambda: no)
     verdicts = [
         (~all_finite(plain.params), RESULTS.nonfinite_params),
         (~all_finite(inputs), RESULTS.nonfinite_batch),
         (~all_finite((rows.outputs, evaluation.linear.outputs)), RESULTS.nonfinite_outputs),
-        (_couples(plain) if check_samples else no, RESULTS.coupled_samples),
+        (couples, RESULTS.coupled_samples),
+        (~jnp.all(admitted(evaluation.objective, evaluation.linear.outputs)), RESULTS.bad_targets),
         (~all_finite(differential), RESULTS.nonfinite_loss),
         (~_is_metric(plain), RESULTS.bad_metric),
         (~rows.gauge.valid, RESULTS.bad_gauge),
@@ -62,12 +67,31 @@ def outcome(
         (~factors.valid, RESULTS.bad_preconditioner),
         (~all_finite(vector), RESULTS.nonfinite_vector),
         (~(stats.residual <= tolerance(rows.dtype)), RESULTS.unconverged),
-        (stats.rank == 0, RESULTS.rank_zero),
+        (_left_over(evaluation, stats, vector, damped), RESULTS.vanished),
+        ((stats.rank == 0) & (not damped), RESULTS.rank_zero),
     ]
     result: Any = RESULTS.successful
     for bad, code in reversed(verdicts):
         result = RESULTS.where(bad, code, result)
     return result
+
+
+def admitted(objective: Objective, outputs: Outputs) -> Array:
+    """Return which samples have targets that the likelihood admits, if that is the loss."""
+    metric = objective.problem.metric
+    if objective.problem.loss is not None or not isinstance(metric, AbstractLikelihood):
+        return jnp.ones(objective.count, bool)
+    return jax.vmap(metric.admits)(outputs, objective.batch.targets)
+
+
+def _left_over(evaluation: Evaluation, stats: Stats, vector: Flat, damped: bool) -> Array:
+    """Return whether a gradient is lost with a metric that is zero; a damped inverse keeps it."""
+    # A covariance of equal scores is zero, not lost.
+    if damped or evaluation.rows.objective.problem.metric.centred:
+        return jnp.asarray(False)
+    # A solver that computes no rank returns the zero vector.
+    zero = (stats.rank == 0) | jnp.all(vector == 0)
+    return zero & jnp.any(evaluation.covector != 0)
 
 
 def _is_metric(rows: Rows) -> Array:
@@ -95,7 +119,8 @@ def _couples(rows: Rows) -> Array:
 
     def differs(a, b):
         scale = jnp.max(jnp.abs(b), initial=0.0)
-        return jnp.any(jnp.abs(a - b) > 10 * jnp.sqrt(jnp.finfo(b.dtype).eps) * scale)
+        # Written so that a NaN differs: one sample alone has no deviation to be divided by.
+        return jnp.any(~(jnp.abs(a - b) <= 10 * jnp.sqrt(jnp.finfo(b.dtype).eps) * scale))
 
     compared = jax.tree.map(differs, alone, split(rows.outputs)[0])
     return jnp.any(jnp.stack(jax.tree.leaves(compared)))
@@ -137,6 +162,8 @@ def raise_failure(
         where = _bad_leaves(batch, "batch") or _bad_leaves(metric_batch, "metric_batch")
     elif bool(result == RESULTS.nonfinite_outputs):
         where = _bad_leaves(problem.outputs(params, batch.inputs), "outputs")
+    elif bool(result == RESULTS.bad_targets):
+        where = _inadmissible(problem, params, batch)
     elif bool(result == RESULTS.bad_metric):
         where = _complaint(problem, params, batch if metric_batch is None else metric_batch)
     raise RuntimeError(f"{RESULTS[result]}{where}")
@@ -149,6 +176,15 @@ def _bad_leaves(tree, name: str) -> str:
             first = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(leaf)))[0])
             places.append(f"{name}{jax.tree_util.keystr(path)} (first at index {first})")
     return f" Found in {', '.join(places)}." if places else ""
+
+
+def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
+    objective, metric = problem.at(batch), problem.metric
+    assert isinstance(metric, AbstractLikelihood)
+    bad = np.flatnonzero(~np.asarray(admitted(objective, objective.outputs(params))))
+    target = jax.tree.map(lambda y: np.asarray(y)[bad[0]], objective.batch.targets)
+    name = type(metric).__name__
+    return f" Sample {bad[0]}: {target!r}; {name} admits {metric.support}. {bad.size} in all."
 
 
 def _complaint(problem: Composite, params: Params, batch: Batch) -> str:

@@ -1,6 +1,7 @@
 """Statistics of a natural gradient: pure functions of the solution and its factors."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -91,13 +92,17 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
     tangent = jnp.asarray(jnp.nan, eta.dtype)
     if evaluation.lifted is not None:
         tangent = fraction(norm(image), norm(lifted))
-    share = jnp.ones((), eta.dtype)
-    if g is not None or factors.knows_row_space:
+
+    def inside(g: Flat | None) -> Scalar:
         total = rows.rmv(lifted) if g is None else rows.rmv(lifted) + g
-        inside = fraction(norm(factors.project(total)), norm(total))
-        # Without a g of its own the covector is Aᵀr, in the range by construction.
-        known = g is None or jnp.any(g != 0) | factors.knows_row_space
-        share = jnp.where(known, inside, 1.0)
+        return fraction(norm(factors.project(total)), norm(total))
+
+    # Without a g of its own the covector is Aᵀr, in the range by construction.
+    share = jnp.ones((), eta.dtype)
+    if factors.knows_row_space:
+        share = inside(g)
+    elif g is not None:
+        share = jax.lax.cond(jnp.any(g != 0), inside, lambda g: jnp.ones((), g.dtype), g)
     spectrum = factorised.spectrum
     return Stats(
         rank=spectrum.rank,

@@ -29,7 +29,7 @@ from .._problem.batch import Batch
 from .._problem.composite import Composite
 from ..solver._strategy import Strategy
 from .derivative import stop
-from .evaluate import Evaluation, evaluate, follow, lift
+from .evaluate import Evaluation, evaluate, follow, lift, pull_outside
 from .factorised import Factorised, factorise
 from .outcome import outcome
 from .stats import Stats, statistics
@@ -115,9 +115,8 @@ class Subproblem(eqx.Module):
         - `c`: an output covector.
         """
         rows = self.evaluation.rows
-        lifted = lift(rows, c)
-        g = None if lifted.outside is None else rows.pull_output(lifted.outside)
-        return self.solve(lifted.r, g)
+        lifted = lift(rows, c, self.factorised.inverse)
+        return self.solve(lifted.r, pull_outside(rows, lifted.outside))
 
     def damped(self, damping: Scalar, natural: Flat | None = None) -> "Subproblem":
         """Return the same subproblem with (G + λ)⁻¹ on what the inverse keeps.
@@ -151,12 +150,13 @@ class Subproblem(eqx.Module):
         """
         return eqx.tree_at(lambda s: s.bend, self, bound, is_leaf=lambda x: x is None)
 
-    def judge(self, check_samples: bool = False) -> tuple[Stats, RESULTS]:
+    def judge(self, check_samples: bool | Array = False) -> tuple[Stats, RESULTS]:
         """Return the statistics of the solution, and whether anything went wrong on the way to it.
 
         **Arguments:**
 
-        - `check_samples`: whether to compare the batch with single samples.
+        - `check_samples`: whether to compare the batch with single samples, which tells a model
+            that mixes them; may be traced.
         """
         # Reports are constants: nobody differentiates a certificate.
         evaluation, factorised, vector = stop((self.evaluation, self.factorised, self.solution))
@@ -326,7 +326,7 @@ def subproblem(
     `covector` is a gradient to follow in place of the own one; `constraint` brings parameters back
     to where they may be.
     """
-    evaluation = evaluate(problem, params, batch, metric_batch, strategy.memory, penalty)
+    evaluation = evaluate(problem, params, batch, strategy, metric_batch, penalty)
     if covector is not None:
         evaluation = follow(evaluation, covector)
     factorised = factorise(evaluation.rows, strategy)

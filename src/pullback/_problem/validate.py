@@ -8,7 +8,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from .._base.tree import refuse_complex, split
+from .._base.tree import is_half, refuse_complex, split, structure
 from .._base.types import Outputs, Params
 from .batch import Batch, as_batch, sample_count
 from .composite import Composite, Objective
@@ -46,7 +46,7 @@ def check_problem(problem: Any) -> None:
 
 
 def check_params(params: Params) -> Params:
-    """Return the parameters with NumPy leaves as JAX arrays; raise if nothing is differentiable."""
+    """Return the parameters as JAX arrays of at least float32; raise if nothing can move."""
     params = _arrays(params)
     refuse_complex(params, "params")
     if not jax.tree.leaves(split(params)[0]):
@@ -56,6 +56,11 @@ def check_params(params: Params) -> Params:
             f"params has no floating array among its leaves ({', '.join(kinds) or 'none at all'}); "
             "integers and Python numbers are carried as constants. Convert what should move: "
             "jnp.asarray(x, float)."
+        )
+    if structure(params).size == 0:
+        raise ValueError(
+            f"params has no parameters: its floating arrays are empty, of shapes "
+            f"{list(structure(params).shapes)}."
         )
     return params
 
@@ -84,6 +89,12 @@ def check_outputs(objective: Objective, outputs: Outputs) -> None:
         )
     if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in arrays):
         raise ValueError("the model returns no floating array: nothing to differentiate.")
+    short = sorted({str(x.dtype) for x in arrays if is_half(x.dtype)})
+    if short:
+        raise ValueError(
+            f"the outputs of the model are {', '.join(short)}, although parameters and inputs reach "
+            "it in float32 or more: the linear algebra needs that. Compute in float32 inside."
+        )
     if not objective.has_data:
         return
     count = objective.count
@@ -97,5 +108,9 @@ def check_outputs(objective: Objective, outputs: Outputs) -> None:
 
 
 def _arrays(tree: Any) -> Any:
-    convert = lambda x: jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
+    def convert(x):
+        x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
+        # There is no linear algebra in half precision, and the Jacobian needs the digits, too.
+        return x.astype(jnp.float32) if eqx.is_array(x) and is_half(x.dtype) else x
+
     return jax.tree.map(convert, tree)

@@ -124,6 +124,19 @@ class Rows(eqx.Module):
         return jnp.where(jnp.isfinite(top), top, 0.0)
 
     @property
+    def noise(self) -> Scalar:
+        """The singular value at or below which Ã is rounding of the mean that was taken off."""
+        if not self.objective.problem.metric.centred:
+            return jnp.zeros((), self.dtype)
+        # Σ w_i J_i/√W, the mean row as large as it is in A.
+        weights = self.scale * self.scale
+        total = jnp.sum(weights)
+        c = weights / jnp.sqrt(jnp.where(total > 0, total, 1.0))
+        mean = self.linear.pull(self.linear.like.unravel(c.astype(self.linear.like.dtype)))
+        size = jnp.linalg.norm(self.gauge.pull(mean.astype(self.dtype)))
+        return max(self.shape) * jnp.finfo(self.dtype).eps * size
+
+    @property
     def by_block(self) -> bool:
         """Whether the rows of a sample depend on that sample only."""
         return self.objective.by_sample and not self.objective.problem.metric.couples_samples
@@ -140,6 +153,16 @@ class Rows(eqx.Module):
     def divided_by(self, log_factor: Scalar) -> "Rows":
         """Return e^-log_factor A."""
         return eqx.tree_at(lambda rows: rows.log_scale, self, self.log_scale - log_factor)
+
+    def resolved(self) -> "Rows":
+        """Return the rows, all of them absent if they are rounding (samples that are all alike)."""
+        if not self.objective.problem.metric.centred:
+            return self
+        # Fractions of multiples of the golden ratio: irregular, so that no sum of rows is zero.
+        probe = jnp.mod(0.618034 * jnp.arange(1, self.shape[0] + 1, dtype=self.dtype), 1.0)
+        size = jnp.linalg.norm(self.rmv(probe))
+        log_scale = jnp.where(size > self.noise, self.log_scale, -jnp.inf)
+        return eqx.tree_at(lambda rows: rows.log_scale, self, log_scale)
 
     def in_gauge(self, gauge: Any) -> "Rows":
         """Return the rows in the coordinates of what the user gives as a gauge."""

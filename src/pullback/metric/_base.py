@@ -125,6 +125,11 @@ class AbstractMetric(eqx.Module):
     All other metrics are one form per sample.
     """
 
+    centred: ClassVar[bool] = False
+    """Whether a weighted mean is taken off the rows (`Scores`).
+
+    They are then differences of larger numbers, and have the rounding of those."""
+
     event_ndim: ClassVar[int | None] = None
     """How many trailing axes of an output array the metric couples.
 
@@ -233,6 +238,28 @@ class AbstractLikelihood(AbstractMetric):
     lifts its differential in closed form. A loss that is given as a function can only be
     differentiated, and its differential underflows where the model saturates.
     """
+
+    score_in_range: ClassVar[bool] = False
+    """Whether the differential of the negative log-likelihood is in the range of M.
+
+    It must be for all targets that the family admits; a nonsingular metric need not say so."""
+
+    def admits(self, z: Outputs, targets: Any) -> Array:
+        """Whether these can be targets of one sample, e.g. classes from 0 to C - 1.
+
+        Others are refused (`RESULTS.bad_targets`).
+
+        **Arguments:**
+
+        - `z`: the outputs of one sample.
+        - `targets`: the targets of one sample.
+        """
+        return jnp.asarray(True)
+
+    @property
+    def support(self) -> str:
+        """Which targets the family admits, for the message about others."""
+        return "any real numbers"
 
     @abc.abstractmethod
     def negative_log_likelihood(self, z: Outputs, targets: Any) -> Scalar:

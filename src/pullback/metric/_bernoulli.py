@@ -60,6 +60,14 @@ class Bernoulli(AbstractLikelihood):
 
         return sum(jax.tree.leaves(jax.tree.map(kl, split(u)[0], split(z)[0])))
 
+    def admits(self, z, targets):
+        targets = jax.tree.leaves(targets_like(z, targets, "Bernoulli"))
+        return jnp.all(jnp.stack([jnp.all((y >= 0) & (y <= 1)) for y in targets]))
+
+    @property
+    def support(self):
+        return "numbers from 0 to 1"
+
     def negative_log_likelihood(self, z, targets):
         def loss(s, y):
             return jnp.sum((1 - y) * jax.nn.softplus(s) + y * jax.nn.softplus(-s))

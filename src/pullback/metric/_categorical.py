@@ -106,11 +106,13 @@ class Categorical(AbstractLikelihood):
 
     The outputs are one array, whose leading axes are independent variables. Targets are integer
     classes (of the shape of the leading axes) or probabilities (of the shape of the outputs).
+    Probabilities that do not sum to one are counts: the loss is -Σ y_j log p_j all the same.
     """
 
     nonsingular: ClassVar[bool] = False
     graded: ClassVar[bool] = True
     event_ndim: ClassVar[int | None] = 1
+    score_in_range: ClassVar[bool] = True
 
     def root(self, z):
         z, like = _logits(z)
@@ -143,6 +145,17 @@ class Categorical(AbstractLikelihood):
 
         return sum(jax.tree.leaves(jax.tree.map(one, split(u)[0], split(z)[0])))
 
+    def admits(self, z, targets):
+        z, _ = _logits(z)
+        targets = jnp.asarray(targets)
+        if _are_classes(targets, z):
+            return jnp.all((targets >= 0) & (targets < z.shape[-1]))
+        return jnp.all(_probabilities(targets, z) >= 0)
+
+    @property
+    def support(self):
+        return "classes 0, ..., C - 1, or probabilities (not negative)"
+
     def negative_log_likelihood(self, z, targets):
         z, _ = _logits(z)
         return -jnp.sum(_probabilities(targets, z) * jax.nn.log_softmax(z, axis=-1))
@@ -153,11 +166,14 @@ class Categorical(AbstractLikelihood):
     def likelihood_lift(self, z, targets):
         root = self.root(z)
         z, _ = _logits(z)
-        y = _delete(_probabilities(targets, z).reshape(root.log_p.shape), root.likeliest)
+        y = _probabilities(targets, z).reshape(root.log_p.shape)
+        total = jnp.sum(y, axis=-1, keepdims=True)
+        y = _delete(y, root.likeliest)
         log_p = _delete(root.log_p, root.likeliest)
-        # c_j/p_j = 1 - y_j/p_j, where y_j = 0 must win over an overflowing 1/p_j.
+        # With t = Σy, c_j/p_j = t - y_j/p_j, where y_j = 0 must win over an overflowing 1/p_j.
         ratio = jnp.where(y == 0, 0.0, y * jnp.exp(-log_p))
-        return (1 - ratio - _shared(-jnp.sum(jnp.exp(log_p) - y, axis=-1), root.log_p)).ravel()
+        c_k = -jnp.sum(total * jnp.exp(log_p) - y, axis=-1)
+        return (total - ratio - _shared(c_k, root.log_p)).ravel()
 
     def log_loss(self, z, targets):
         z, _ = _logits(z)
@@ -184,10 +200,15 @@ def _logits(z) -> tuple[Array, Structure]:
     return leaves[0], structure(z)
 
 
+def _are_classes(targets: Array, z: Array) -> bool:
+    """Whether targets are integer classes, not probabilities."""
+    return jnp.issubdtype(targets.dtype, jnp.integer) and targets.shape == z.shape[:-1]
+
+
 def _probabilities(targets, z: Array) -> Array:
     """Targets as probabilities of the shape of the logits."""
     targets = jnp.asarray(targets)
-    if jnp.issubdtype(targets.dtype, jnp.integer) and targets.shape == z.shape[:-1]:
+    if _are_classes(targets, z):
         return jax.nn.one_hot(targets, z.shape[-1], dtype=z.dtype)
     if targets.shape == z.shape:
         return targets.astype(z.dtype)

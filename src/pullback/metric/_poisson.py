@@ -53,6 +53,14 @@ class Poisson(AbstractLikelihood):
 
         return sum(jax.tree.leaves(jax.tree.map(kl, split(u)[0], split(z)[0])))
 
+    def admits(self, z, targets):
+        targets = jax.tree.leaves(targets_like(z, targets, "Poisson"))
+        return jnp.all(jnp.stack([jnp.all(y >= 0) for y in targets]))
+
+    @property
+    def support(self):
+        return "counts, not negative"
+
     def negative_log_likelihood(self, z, targets):
         targets = targets_like(z, targets, "Poisson")
         return sum(

@@ -178,6 +178,21 @@ class ProductLikelihood(AbstractProduct, AbstractLikelihood):
         """Whether all families have a log-loss."""
         return all(family.has_log_loss for family in _flatten(self.metrics)[0])
 
+    @property
+    def score_in_range(self) -> bool:
+        """Whether it is in every family."""
+        families = _flatten(self.metrics)[0]
+        return all(family.nonsingular or family.score_in_range for family in families)
+
+    def admits(self, z, targets):
+        parts = [family.admits(x, y) for family, x, y in self.parts(z, targets)]
+        return jnp.all(jnp.stack(parts))
+
+    @property
+    def support(self):
+        families = _flatten(self.metrics)[0]
+        return "; ".join(f"{type(family).__name__}: {family.support}" for family in families)
+
     def negative_log_likelihood(self, z, targets):
         return sum(family.negative_log_likelihood(x, y) for family, x, y in self.parts(z, targets))
 

@@ -91,6 +91,7 @@ class Scores(AbstractMetric):
     weights: Float[Array, " N"] | None = None
     nonsingular: ClassVar[bool] = False
     couples_samples: ClassVar[bool] = True
+    centred: ClassVar[bool] = True
 
     def __check_init__(self):
         if self.weights is None:

@@ -62,6 +62,11 @@ class Weighted(AbstractMetric):
         return self.metric.couples_samples
 
     @property
+    def centred(self) -> bool:
+        """The value of `metric`."""
+        return self.metric.centred
+
+    @property
     def event_ndim(self) -> int | None:
         """The value of `metric`."""
         return self.metric.event_ndim

@@ -19,7 +19,8 @@ from .._gram.structured import find, structured_factors, structured_rows
 from .._rows.rows import Rows
 from ._base import AbstractSolver
 from ._cost import dual_cost
-from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine
+from ._redamped import without
+from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine, refine_if
 
 
 class ScaledRows(eqx.Module):
@@ -68,29 +69,38 @@ class DualFactors(AbstractSymmetricFactors):
         r = self.scaled.scale * r
         if isinstance(self.gram, Eigen) and not self.gram.refinements:
             return self.scaled.rmv(self.gram.apply_resolved(r))
-        solution = self.scaled.rmv(self._kernel(r))
-        if self.damping is not None:
-            return solution
-        # What of r is outside the range of A comes in through the eigenvectors, off by
-        # eps cond(A)², and stays in the residual of K; the normal equations do not see it.
-        for _ in range(self.gram.refinements):
-            rest = self.scaled.rmv(r - self.scaled.mv(solution))
-            twice = self.gram.apply(self.gram.apply(self.scaled.mv(rest)))
-            solution = solution + self.scaled.rmv(twice)
-        return solution
+        mv, rmv = self.scaled.mv, self.scaled.rmv
+
+        def how(inverse, resolved):
+            y = self._refined(inverse, r)
+            solution = rmv(y)
+
+            # What of r is outside the range of A comes in through the eigenvectors, off by
+            # eps cond(A)², or through y, which is r/λ there, and stays in the residual of K; the
+            # normal equations do not see it. On the range (K + λ)⁻² K ≈ (K + λ)⁻¹.
+            def again(solution):
+                rest = rmv(r - mv(solution))
+                rest = rest if self.damping is None else rest - self.damping * solution
+                return solution + rmv(resolved(resolved(mv(rest))))
+
+            if self.damping is None:
+                return jax.lax.fori_loop(0, self.gram.refinements, lambda _, x: again(x), solution)
+            return refine_if(self.gram.size * jnp.linalg.norm(y), again, solution)
+
+        return self.gram.solve(how)
 
     def solve_covector(self, g):
         gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         if isinstance(gram, Damped):
 
-            def woodbury(inverse):
+            def woodbury(inverse, _):
                 once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
                 return refine(gram, once, lambda v: g - rmv(mv(v)) - gram.damping * v, once(g))
 
             return gram.solve(woodbury)
         if not gram.refinements:
-            w = self.coordinates(g)
-            return self.combine(gram.h * w) + self.kernel * (g - self.combine(w))
+            outside = without(lambda g: self.combine(self.coordinates(g)), g)
+            return self.combine(gram.h * self.coordinates(g)) + self.kernel * outside
         # A⁺(Aᵀ)⁺g. Where the weights cancel, A = D Â, and D⁻² stands between the two.
         start = gram.apply(mv(g))
         y = refine(gram, lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), start)
@@ -120,12 +130,16 @@ class DualFactors(AbstractSymmetricFactors):
 
     def _kernel(self, r: Array) -> Array:
         """Return (K + λ)⁺ r."""
+        return self.gram.solve(lambda inverse, _: self._refined(inverse, r))
+
+    def _refined(self, inverse, r: Array) -> Array:
+        """Return (K + λ)⁺ r from an approximate inverse."""
 
         def rest(y):
             image = r - self.scaled.product(y)
             return image if self.damping is None else image - self.damping * y
 
-        return self.gram.solve(lambda inverse: refine(self.gram, inverse, rest, inverse(r)))
+        return refine(self.gram, inverse, rest, inverse(r))
 
 
 class _DampedRange(eqx.Module):
@@ -172,11 +186,11 @@ class Dual(AbstractSolver):
             damping = jnp.asarray(inverse.damping, rows.dtype)
             return DualFactors(graded, grading, damped(graded, damping), damping, kernel)
         if not (rows.graded and inverse.cancels_weights):
-            return DualFactors(graded, grading, eigen(graded(), rows.shape, inverse), None, kernel)
+            return DualFactors(graded, grading, eigen(graded(), rows, inverse), None, kernel)
         unit = scaled(jnp.ones_like(grading))()
-        plain = eigen(unit, rows.shape, inverse)
+        plain = eigen(unit, rows, inverse)
         full = plain.spectrum.rank == jnp.sum(rows.active, dtype=jnp.int32)
-        weighed = lambda k: eigen(grading[:, None] * k * grading[None, :], rows.shape, inverse)
+        weighed = lambda k: eigen(grading[:, None] * k * grading[None, :], rows, inverse)
         gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
         gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
         return DualFactors(scaled(jnp.where(full, 1.0, grading)), grading, gram, None, kernel)

@@ -91,7 +91,7 @@ class PrimalFactors(AbstractSymmetricFactors):
         residual would show.
         """
         x = inverse(g)
-        if self.damping is not None or not self.gram.refinements:
+        if self.damping is not None or (isinstance(self.gram, Eigen) and not self.gram.refinements):
             return x
         return self.rows.rmv(self.rows.mv(inverse(x)))
 
@@ -99,7 +99,7 @@ class PrimalFactors(AbstractSymmetricFactors):
         return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
 
     def _solve(self, how) -> Array:
-        return self.gram.solve(lambda inverse: how(lambda x: self._ordered(inverse, x)))
+        return self.gram.solve(lambda inverse, _: how(lambda x: self._ordered(inverse, x)))
 
     def _ordered(self, function, x: Array) -> Array:
         return function(x) if self.order is None else scatter(function(x[self.order]), self.order)
@@ -127,6 +127,6 @@ class Primal(AbstractSolver):
         matrix = rows.gram() if found is None else structured_metric(rows, found)
         order = None if found is None else found.order
         if inverse.damping is None:
-            return PrimalFactors(rows, eigen(matrix, rows.shape, inverse), None, order)
+            return PrimalFactors(rows, eigen(matrix, rows, inverse), None, order)
         damping = jnp.asarray(inverse.damping, rows.dtype)
         return PrimalFactors(rows, damped(Matrix(matrix), damping), damping, order)

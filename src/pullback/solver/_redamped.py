@@ -6,6 +6,7 @@ Moore-Penrose inverse and not to its rounding errors; λ = 0 *is* that inverse. 
 the range is divided by λ, as under `Tikhonov`, and left alone by λ = 0, as under `MoorePenrose`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -40,11 +41,17 @@ class Redamped(AbstractFactors):
         return self.inner.solve_lifted(r)
 
     def solve_covector(self, g):
-        inside = self.project(g)
-        return self.inner.solve_in_range(inside) + self.kernel * (g - inside)
+        outside = without(self.project, g)
+        return self.inner.solve_in_range(g - outside) + self.kernel * outside
 
     def project(self, eta):
         return self.undamped.project(eta)
+
+
+def without(project: Callable[[Array], Array], g: Array) -> Array:
+    """Return what a projection takes off g, twice: h₀ may be large, and rounding comes with it."""
+    rest = g - project(g)
+    return rest - project(rest)
 
 
 def damped_filter(s: Float[Array, " k"], kept: Array, damping: Scalar) -> Float[Array, " k"]:

@@ -12,7 +12,7 @@ from ..inverse._base import numerical_zero, respond
 from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 from ._cost import svd_cost
 from ._graded import graded_factors, thin_svd
-from ._redamped import Redamped, damped_filter, inverse_damping
+from ._redamped import Redamped, damped_filter, inverse_damping, without
 
 
 class SVDFactors(AbstractFactors, AbstractDecomposition):
@@ -32,7 +32,8 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
 
     def solve_covector(self, g):
         inside = self.vt @ g
-        return self.vt.T @ (self.h * inside) + self.kernel * (g - self.vt.T @ inside)
+        outside = without(lambda g: self.vt.T @ (self.vt @ g), g)
+        return self.vt.T @ (self.h * inside) + self.kernel * outside
 
     def damped(self, damping):
         h = damped_filter(self.s, self.kept, damping)
@@ -82,10 +83,12 @@ class SVD(AbstractSolver):
         if rows.graded and inverse.cancels_weights:
             return graded_factors(dense, rows.log_scale, inverse)
         u, s, vt = thin_svd(rows.scale[:, None] * dense)
-        h, kept, cutoff = respond(inverse, s, rows.shape)
+        noise = rows.noise
+        h, kept, cutoff = respond(inverse, s, rows.shape, noise)
         if not inverse.pseudo_inverse:
             # h₀ may be large: digits that are rounding would come back through s h(s).
-            s = jnp.where(s > numerical_zero(jnp.max(s, initial=0.0), rows.shape), s, 0.0)
+            zero = numerical_zero(jnp.max(s, initial=0.0), rows.shape)
+            s = jnp.where(s > jnp.maximum(zero, noise), s, 0.0)
         return SVDFactors(
             scale=rows.scale,
             u=u,

@@ -9,6 +9,7 @@ the inverse is damped or a pseudo-inverse; any other filter is applied to the ei
 """
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,15 @@ from jaxtyping import Array, Float
 
 from .._base.types import Scalar
 from .._compat.lapack import cholesky
+from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ._base import AbstractDecomposition, AbstractFactors, Spectrum
 from ._redamped import Redamped, damped_filter, inverse_damping
+
+How = Callable[[Callable[[Array], Array], Callable[[Array], Array]], Array]
+"""A solution from two inverses; see `solve` of `Eigen` and `Damped`."""
+CANCELS, TURNS = 1e4, 4
+"""From which loss of digits on a damped solution is refined, and how often."""
 
 
 class Eigen(eqx.Module):
@@ -38,6 +45,11 @@ class Eigen(eqx.Module):
     refinements: int = eqx.field(static=True)
     """How often a solution is refined: twice for a pseudo-inverse, which eigenvectors square."""
 
+    @property
+    def size(self) -> Scalar:
+        """‖A‖, the Frobenius norm."""
+        return jnp.linalg.norm(self.s)
+
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return h(·) x on the eigenvectors."""
         return self.vectors @ (self.h * (self.vectors.T @ x))
@@ -50,9 +62,9 @@ class Eigen(eqx.Module):
         h = jnp.where(self.s > self.resolution, self.h, 0.0)
         return self.vectors @ (h * (self.vectors.T @ x))
 
-    def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
-        """Return `how(inverse)`, with `inverse(x)` = h(·) x."""
-        return how(self.apply)
+    def solve(self, how: How) -> Array:
+        """Return `how(inverse, resolved)`, both of them x ↦ h(·) x."""
+        return how(self.apply, self.apply)
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the projection on the eigenvectors that are kept."""
@@ -72,30 +84,41 @@ class Damped(eqx.Module):
     damping: Scalar
     proved: Array
     """Whether the matrix is positive definite beyond rounding."""
+    size: Scalar
+    """‖A‖, the Frobenius norm."""
     spectrum: Spectrum
-    # Cholesky is backward stable: one refinement suffices.
-    refinements: int = eqx.field(static=True, default=1)
+    refinements: Array
+    """How often a solution is refined: once, unless λ is not far above rounding."""
 
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return (· + λ)⁻¹ x."""
-        return self.solve(lambda inverse: inverse(x))
+        return self.solve(lambda inverse, _: inverse(x))
 
-    def solve(self, how: Callable[[Callable[[Array], Array]], Array]) -> Array:
-        """Return `how(inverse)`, with `inverse(x)` = (· + λ)⁻¹ x."""
+    def solve(self, how: How) -> Array:
+        """Return `how(inverse, resolved)`, with `inverse(x)` = (· + λ)⁻¹ x.
+
+        `resolved` leaves out the eigenvectors whose eigenvalue is rounding; where there are none,
+        it is `inverse`.
+        """
 
         def by_eigenvectors():
             matrix = jax.lax.stop_gradient(self.again())
             values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
-            values = jnp.maximum(values, 0.0) + self.damping
-            return how(lambda x: vectors @ ((vectors.T @ x) / values))
+            noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(values, initial=0.0)
+            h = 1 / (jnp.maximum(values, 0.0) + self.damping)
+            seen = jnp.where(values > noise, h, 0.0)
+            apply = lambda h: lambda x: vectors @ (h * (vectors.T @ x))
+            return how(apply(h), apply(seen))
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
-        solution = how(lambda x: cho_solve((self.cholesky, True), x))
+        inverse = lambda x: cho_solve((self.cholesky, True), x)
+        solution = how(inverse, inverse)
         return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
 
 
-def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: AbstractInverse) -> Eigen:
-    """Return the eigendecomposition of K or G, lower triangle, for A of a shape."""
+def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> Eigen:
+    """Return the eigendecomposition of K or G, lower triangle."""
+    shape = rows.shape
     # Factors are constants, also where the model closes over something that is differentiated; the
     # derivative rule of eigenvectors would use the upper triangle, which holds anything.
     matrix = jax.lax.stop_gradient(matrix)
@@ -104,6 +127,7 @@ def eigen(matrix: Float[Array, "n n"], shape: tuple[int, int], inverse: Abstract
     # The maximum hides a NaN matrix; let it show.
     s = jnp.where(jnp.all(jnp.isfinite(values)), s, jnp.nan)
     resolution = jnp.sqrt(max(shape) * jnp.finfo(s.dtype).eps) * s[0]
+    resolution = jnp.maximum(resolution, rows.noise)
     h, kept, cutoff = respond(inverse, s, shape, resolution)
     spectrum = Spectrum.of(s, kept, cutoff)
     refinements = 2 if inverse.pseudo_inverse else 0
@@ -120,12 +144,18 @@ def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
     matrix = jax.lax.stop_gradient(make())
     n = matrix.shape[0]
     # Read before it is written, so that everything happens in place.
+    size = jnp.sqrt(jnp.trace(matrix))
     index, diagonal = jnp.arange(n), jnp.diagonal(matrix) + damping
     matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
     noise = n * jnp.finfo(matrix.dtype).eps * jnp.max(diagonal, initial=0.0)
     factor, positive = cholesky(matrix)
     proved = positive & (damping > noise)
-    return Damped(factor, make, damping, proved, Spectrum.unknown(matrix.dtype, fallback=~proved))
+    spectrum = Spectrum.unknown(matrix.dtype, fallback=~proved)
+    # Each refinement multiplies the error by about this.
+    eps = float(jnp.finfo(matrix.dtype).eps)
+    factor_of_error = math.sqrt(n) * eps * jnp.max(diagonal, initial=0.0) / damping
+    refinements = jnp.where(factor_of_error**2 < 100 * eps, 1, TURNS)
+    return Damped(factor, make, damping, proved, size, spectrum, refinements)
 
 
 def refine(
@@ -135,10 +165,16 @@ def refine(
     start: Array,
 ) -> Array:
     """Return x after refinements x + solve(residual(x)) from a start."""
-    x = start
-    for _ in range(gram.refinements):
-        x = x + solve(residual(x))
-    return x
+    return jax.lax.fori_loop(0, gram.refinements, lambda _, x: x + solve(residual(x)), start)
+
+
+def refine_if(lost: Scalar, again: Callable[[Array], Array], solution: Array) -> Array:
+    """Return a damped solution, refined if it is a small difference of numbers of size `lost`.
+
+    That is rare, and each turn takes as long as a solve.
+    """
+    cancels = lost > CANCELS * jnp.linalg.norm(solution)
+    return jax.lax.fori_loop(0, jnp.where(cancels, TURNS, 0), lambda _, x: again(x), solution)
 
 
 class AbstractSymmetricFactors(AbstractFactors, AbstractDecomposition):

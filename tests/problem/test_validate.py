@@ -1,0 +1,65 @@
+"""What parameters and batches may be: empty leaves, half precision, nothing at all."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pullback as pb
+
+SOLVERS = [pb.solver.SVD(), pb.solver.Dual(), pb.solver.Primal(), pb.solver.Krylov()]
+SQUARES = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
+X = np.random.default_rng(0).normal(size=(5, 3))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+@pytest.mark.parametrize("inverse", [pb.MoorePenrose(), pb.Tikhonov(0.25)], ids=str)
+def test_half_precision_is_computed_in_float32(dtype, solver, inverse):
+    x, y = jnp.asarray(X, dtype), jnp.ones(5, dtype)
+    params = jnp.asarray([0.5, -1.0, 2.0], dtype)
+    ng = pb.natural_gradient(SQUARES, params, (x, y), solver=solver, inverse=inverse)
+    a = np.asarray(x, float)
+    damping = 0.0 if inverse.damping is None else 0.25
+    g = a.T @ (a @ np.asarray(params, float) - 1) / 5
+    truth = np.linalg.solve(a.T @ a / 5 + damping * np.eye(3), g)
+    assert ng.vector.dtype == dtype
+    np.testing.assert_allclose(
+        np.asarray(ng.vector, float), truth, atol=2 * float(jnp.finfo(dtype).eps)
+    )
+
+
+def test_a_step_keeps_half_precision():
+    params = {"w": jnp.ones(3, jnp.bfloat16), "n": jnp.arange(2)}
+    problem = pb.Composite(lambda p, x: x @ p["w"], lambda z, y: (z - y) ** 2 / 2)
+    opt = pb.NaturalGradientDescent(problem)
+    batch = (jnp.asarray(X, jnp.bfloat16), jnp.zeros(5, jnp.bfloat16))
+    moved, state, record = opt.step(params, opt.init(params), batch)
+    moved, _, _ = opt.step(moved, state, batch)
+    assert record.accepted and moved["w"].dtype == jnp.bfloat16
+    assert float(jnp.max(jnp.abs(moved["w"]))) < 1e-2
+
+
+def test_outputs_in_half_precision_are_refused_by_name():
+    problem = pb.Composite(lambda p, x: (x @ p).astype(jnp.float16), lambda z, y: (z - y) ** 2 / 2)
+    batch = (jnp.asarray(X), jnp.zeros(5, jnp.float16))
+    with pytest.raises(ValueError, match="outputs of the model are float16"):
+        pb.natural_gradient(problem, jnp.ones(3), batch)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_empty_leaves_have_empty_answers(solver):
+    params = {"empty": jnp.zeros((0, 3)), "unused": jnp.ones(2), "w": jnp.ones(3)}
+    problem = pb.Composite(lambda p, x: x @ p["w"], lambda z, y: (z - y) ** 2 / 2)
+    ng = pb.natural_gradient(problem, params, (jnp.asarray(X), jnp.zeros(5)), solver=solver)
+    assert ng.vector["empty"].shape == (0, 3)
+    np.testing.assert_allclose(ng.vector["unused"], 0.0, atol=1e-14)
+    np.testing.assert_allclose(ng.vector["w"], 1.0, rtol=1e-10)
+    constant = pb.Composite(lambda p, x: x[:, 0] * jnp.sum(p["empty"]), problem.loss)
+    ng = pb.natural_gradient(constant, params, (jnp.asarray(X), jnp.zeros(5)), solver=solver)
+    assert jnp.all(ng.vector["w"] == 0)
+
+
+def test_no_parameters_at_all_are_refused():
+    problem = pb.Composite(lambda p, x: x[:, 0], lambda z, y: (z - y) ** 2 / 2)
+    with pytest.raises(ValueError, match="params has no parameters: its floating arrays are empty"):
+        pb.natural_gradient(problem, {"a": jnp.zeros((0, 3))}, (jnp.asarray(X), jnp.zeros(5)))
