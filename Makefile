@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+KILLS ?= 50
+FLIPS ?= 10000
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -29,7 +31,7 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help reproduce test test-all lint format bench docs constraints clean python
+.PHONY: help reproduce test test-all fuzz kills lint format bench docs constraints clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +44,12 @@ test: lint ## format, lint, types, then the tests
 
 test-all: lint ## the same with the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow or not slow"
+
+kills: $(STAMP)-dev ## kill runs, damage their files, fill the disk; KILLS=50 FLIPS=10000
+	KILLS=$(KILLS) FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/fit/test_kills.py -m slow
+
+fuzz: $(STAMP)-dev ## random problems against references in arbitrary precision (SEED=1 COUNT=2000; resumes)
+	@$(BIN)/python -m tests.fuzz --seed $(or $(SEED),1) --count $(or $(COUNT),2000)
 
 lint: $(STAMP)-dev ## format, lint and types only
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ import difflib
 import enum
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -132,9 +133,8 @@ def _check_writable(out: Path) -> None:
     store = out / "claims"
     try:
         store.mkdir(parents=True, exist_ok=True)
-        probe = store / ".probe.tmp"
-        probe.write_bytes(b"")
-        probe.unlink()
+        # Without a name, so that no other run takes it for a leftover.
+        tempfile.TemporaryFile(dir=store).close()
     except OSError as error:
         raise typer.BadParameter(
             f"cannot write to {store}: {error.strerror}. Name another folder.", param_hint="--out"

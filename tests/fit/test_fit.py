@@ -73,7 +73,7 @@ def test_resume_and_telemetry(tmp_path):
     lines = tmp_path / "log" / "run.jsonl"
     saving = pb.Checkpoints(tmp_path / "run", every_steps=3, keep=2)
     half = pb.fit(OPT, PARAMS, DRAW, 5, key=7, checkpoint=saving, telemetry=lines)
-    assert [f.name for f in saving.files()] == ["step-000000005.npz", "step-000000003.npz"]
+    assert [f.name for f in saving.files()] == ["step-000000005.ckpt", "step-000000003.ckpt"]
     # A line too many, and half a line: what a killed process leaves behind.
     with open(lines, "a") as file:
         file.write(json.dumps({"step": 5, "loss": 1}) + '\n{"step": 6, "lo')

@@ -181,6 +181,22 @@ def test_a_damaged_result_is_named_and_run_again(reproduce, folder):
     assert list(store.glob(".*")) == []
 
 
+def test_whatever_stands_in_the_place_of_a_result_is_named_and_run_again(reproduce, folder):
+    store = folder / "report/claims"
+    (store / "good.json").mkdir(parents=True)
+    (store / "corrected.json").write_text("[" * 100_000)
+    (folder / "report/index.html").mkdir()
+    result = reproduce("good", "corrected")
+    assert result.exit_code == 0, result.output
+    assert "good.json is damaged (it is a folder)" in result.output.replace("\n", " ")
+    assert "corrected.json is damaged (it is truncated or not JSON)" in (
+        result.output.replace("\n", " ")
+    )
+    assert (folder / "report/index.html").is_file()
+    again = reproduce("good", "corrected")
+    assert again.exit_code == 0 and runs(folder, "good") == runs(folder, "corrected") == 1
+
+
 def test_what_was_written_before_the_end_is_finished_although_nobody_was_told(
     reproduce, folder, monkeypatch
 ):

@@ -35,6 +35,7 @@ def main(folder, result, steps):
         int(steps),
         key=3,
         checkpoint=saving,
+        telemetry=None if folder == "none" else f"{folder.rstrip('/')}.jsonl",
         callback=lambda r: print(r.step, flush=True),
     )
     np.savez(result, **fit.params, loss=fit.history["loss"], previous=fit.state.previous)

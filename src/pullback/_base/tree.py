@@ -96,20 +96,24 @@ class Structure(eqx.Module):
                 f"expected a tree {self.treedef} with shapes {self.shapes}, "
                 f"got {treedef} with shapes {tuple(jnp.shape(x) for x in leaves)}."
             )
-        if not leaves:
-            return jnp.zeros(0, self.dtype)
-        return jnp.concatenate([jnp.ravel(x).astype(self.dtype) for x in leaves])
+        # Empty arrays stay out of the program (`unravel`).
+        leaves = [jnp.ravel(x).astype(self.dtype) for x in leaves if x.size]
+        return jnp.concatenate(leaves) if leaves else jnp.zeros(0, self.dtype)
 
     def unravel(self, vector: Array) -> PyTree:
         """The tree of this structure from its flat vector, each leaf in its own dtype."""
         # One split, whose transpose is a concatenation. The transpose of slices is a sum of padded
         # vectors; where XLA fuses that sum with a norm or a dot product, it can lose the gradient
         # of a bias (`_compat/xla.py`).
-        parts = jax.lax.split(vector, self.sizes) if self.sizes else []
-        leaves = [
-            x.reshape(shape).astype(dtype)
-            for x, shape, dtype in zip(parts, self.shapes, self.dtypes, strict=True)
-        ]
+        sizes = [size for size in self.sizes if size]
+        parts = iter(jax.lax.split(vector, sizes) if sizes else [])
+
+        # An empty part of a split makes XLA lose what it knows of calls to LAPACK (jaxlib 0.10: "no
+        # registered implementation for untyped custom call").
+        def leaf(size, shape, dtype):
+            return next(parts).reshape(shape).astype(dtype) if size else jnp.zeros(shape, dtype)
+
+        leaves = map(leaf, self.sizes, self.shapes, self.dtypes)
         return jax.tree.unflatten(self.treedef, leaves)
 
 

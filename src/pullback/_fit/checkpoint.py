@@ -1,17 +1,19 @@
-"""A run on disk: parameters, state, PRNG key, history and versions in one file.
+"""A run on disk: parameters, state, key, history, versions, and what determines the run.
 
-A file is written under another name, flushed to the disk and renamed, so a process killed at any
-moment leaves the last complete file. The arrays are stored bit by bit. The checkpoint of another
-run raises an error that lists the differences. An unreadable file (truncated by a full disk, say)
-is skipped with a warning and the previous one is used.
+`step-<number>.ckpt` is a sealed file (`sealed.py`), written under another name, flushed to the disk
+and renamed, so a process killed at any moment leaves the last complete file. The arrays are stored
+bit by bit. The records are in `history.rows`, to which each save appends (`ledger.py`). One run at
+a time holds the folder (`folder.py`).
+
+A file that is not what was written is set aside with a warning, and the one before is used. The
+checkpoint of another run raises an error that lists the differences (`identity.py`).
 """
 
 import dataclasses
-import difflib
-import json
 import os
+import platform
 import time
-import zipfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,18 @@ from jaxtyping import Array
 
 from .._base.checks import error, integer, positive
 from .._base.types import Params
-from .history import History
+from .folder import Folder, read_whole, remove, write_whole
+from .history import History, rows_since
+from .identity import Identity, differences
+from .ledger import Ledger, read_ledger
+from .sealed import Damaged, seal, unseal
 from .warn import warn
 
-FORMAT = 1
-COLUMN = "history "
-"""What the names of stored columns begin with."""
+NAME = "step-{:09d}.ckpt"
+PATTERN = "step-*.ckpt"
+OLD_PATTERN = "step-*.npz"
+"""The files of the first format, which have no checksum."""
+ASIDE = ".damaged"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -48,12 +56,15 @@ class Checkpoints:
     - `every_seconds`: save when so many seconds have passed since the last time; `None` saves by
         steps only.
     - `keep`: how many files to keep, the newest ones.
+    - `compare`: whether a run whose optimiser, model, batches or key have changed raises an error
+        when it is resumed. With `False` it warns and resumes.
     """
 
     folder: str | os.PathLike[str]
     every_steps: int | None = None
     every_seconds: float | None = 60.0
     keep: int = 2
+    compare: bool = True
 
     def __post_init__(self):
         if not isinstance(self.folder, str | os.PathLike):
@@ -63,6 +74,9 @@ class Checkpoints:
         if self.every_seconds is not None:
             positive("Checkpoints", "every_seconds", self.every_seconds)
         integer("Checkpoints", "keep", self.keep, least=1)
+        if not isinstance(self.compare, bool):
+            example = 'Checkpoints("run/", compare=False)'
+            raise error("Checkpoints", "compare", self.compare, "True or False", example)
 
     def __repr__(self) -> str:
         every = [
@@ -92,7 +106,14 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """Return the files that there are, newest first."""
-        return sorted(Path(self.folder).glob("step-*.npz"), reverse=True)
+        numbered = [(_number(path), path) for path in Path(self.folder).glob(PATTERN)]
+        return [path for number, path in sorted(numbered, reverse=True) if number >= 0]
+
+
+def _number(path: Path) -> int:
+    """Return the number of steps in the name of a checkpoint; -1 for another name."""
+    digits = path.name.removeprefix("step-").removesuffix(".ckpt")
+    return int(digits) if digits.isdecimal() and path.name == NAME.format(int(digits)) else -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,50 +128,191 @@ class Snapshot:
     history: History
 
 
-def save(checkpoints: Checkpoints, snapshot: Snapshot, description: str) -> None:
-    """Write a snapshot, whole or not at all, and remove the files that are too many."""
-    folder = Path(checkpoints.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    leaves = [x for x in jax.tree.leaves(_tree(snapshot)) if eqx.is_array(x)]
-    arrays = {f"leaf {i}": np.asarray(_raw(x)) for i, x in enumerate(leaves)}
-    arrays |= {COLUMN + name: column for name, column in snapshot.history.columns.items()}
-    manifest = _manifest(snapshot, description)
-    arrays["manifest"] = np.frombuffer(json.dumps(manifest).encode(), np.uint8)
-    place = folder / f"step-{snapshot.step:09d}.npz"
-    beside = folder / f".{place.name}.{os.getpid()}"
-    try:
-        with open(beside, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, place)
-    finally:
-        beside.unlink(missing_ok=True)
-    for old in checkpoints.files()[checkpoints.keep :]:
-        old.unlink(missing_ok=True)
+class Store:
+    """The folder of a run while `fit` is at work; a context that holds the lock."""
 
+    def __init__(self, checkpoints: Checkpoints):
+        """Name a folder; nothing is read or written yet."""
+        self.checkpoints = checkpoints
+        self.folder = Folder(Path(checkpoints.folder))
+        self.ledger = Ledger(self.folder.path / "history.rows")
+        self.identity: Identity = {}
 
-def load(checkpoints: Checkpoints, like: Snapshot, description: str) -> Snapshot | None:
-    """Return the newest snapshot that can be read, `None` if there is none."""
-    for file in checkpoints.files():
-        try:
-            with open(file, "rb") as opened, np.load(opened) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            manifest = json.loads(arrays.pop("manifest").tobytes())
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as failure:
-            warn(
-                f"the checkpoint {file} cannot be read ({type(failure).__name__}: {failure}); the "
-                "one before is used."
+    def __enter__(self) -> "Store":
+        self.folder.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.folder.release()
+
+    def save(self, snapshot: Snapshot, parts: Sequence[History]) -> None:
+        """Write a snapshot, whole or not at all, and remove the files that are too many.
+
+        `parts` is the history since the start, of which the new parts are appended.
+        """
+        self.folder.renew()
+        if not self.ledger.intact():
+            self.ledger = Ledger(self.ledger.path)
+        self.ledger.append(rows_since(parts, self.ledger.extent.step))
+        manifest = _manifest(snapshot) | {
+            "history": self.ledger.seal(),
+            "identity": self.identity,
+        }
+        arrays = {name: np.asarray(_raw(x)) for name, x in _named(snapshot).items()}
+        write_whole(self.folder.path / NAME.format(snapshot.step), seal(manifest, arrays))
+        for old in self.checkpoints.files()[self.checkpoints.keep :]:
+            remove(old)
+
+    def load(self, like: Snapshot, identity: Identity) -> Snapshot | None:
+        """Return the newest snapshot that is whole, `None` in an empty folder.
+
+        `like` has the structure of the run and `identity` what determines it; a file that differs
+        raises a `ValueError`, and so does a folder in which no file is whole.
+        """
+        self.identity = identity
+        damages: dict[Path, str] = {}
+        for file in self.checkpoints.files():
+            try:
+                manifest, arrays = read(file)
+                changed = self._compare(file, manifest, like)
+                restored = _restore(manifest, arrays, like)
+                self.ledger, history = self._history(manifest)
+            except Damaged as damage:
+                damages[file] = str(damage)
+                continue
+            # A run that was changed on purpose is another one from here on.
+            self.identity = identity if changed else manifest["identity"]
+            _set_aside(damages)
+            return dataclasses.replace(restored, history=history)
+        if damages:
+            raise ValueError(self._nothing_whole(damages))
+        if any(self.folder.path.glob(OLD_PATTERN)):
+            raise ValueError(
+                f"the checkpoints in {self.folder.path} are of an earlier format (pullback 0.1), "
+                "which this version does not read. Resume with that version, or name another "
+                "folder, fit(..., checkpoint=...)."
             )
-            continue
-        _compare(file, manifest, _manifest(like, description))
-        return _restore(arrays, manifest["step"], like)
-    return None
+        return None
+
+    def _history(self, manifest: dict[str, Any]) -> tuple[Ledger, History]:
+        """Return the history of a checkpoint; raises `Damaged`."""
+        path = self.ledger.path
+        if not os.path.lexists(path) and manifest["history"]["bytes"]:
+            warn(
+                f"{path} is gone: the run resumes, but the records of its first "
+                f"{manifest['step']} steps are lost."
+            )
+            return Ledger(path), History({})
+        try:
+            return read_ledger(path, manifest["history"])
+        except Damaged as damage:
+            raise Damaged(
+                f"its history {path} is damaged: {damage}; delete {path.name} to resume without "
+                f"the records of the first {manifest['step']} steps"
+            ) from damage
+
+    def _compare(self, file: Path, found: dict[str, Any], like: Snapshot) -> bool:
+        """Return whether the run was changed; raises a `ValueError` unless it may be."""
+        wanted = _manifest(like)
+        there = {"pullback": found["pullback"], **found["arrays"]}
+        here = {"pullback": wanted["pullback"], **wanted["arrays"]}
+        structure = [
+            f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
+            for name in dict.fromkeys([*there, *here])
+            if there.get(name) != here.get(name)
+        ]
+        same_python = found["python"] == wanted["python"]
+        changed, noted = differences(found["identity"], self.identity, same_python)
+        if structure or (changed and self.checkpoints.compare):
+            raise ValueError(
+                f"the checkpoint {file} is of another run:\n  "
+                + "\n  ".join([*structure, *changed])
+                + "\nName another folder, fit(..., checkpoint=...), or make the run the same again"
+                + (
+                    "."
+                    if structure
+                    else '; Checkpoints("run/", compare=False) resumes with a warning.'
+                )
+            )
+        for difference in [*changed, *noted]:
+            warn(f"the checkpoint {file}: {difference}; the run resumes.")
+        for name in ("python", "jax", "numpy", "backend"):
+            if found[name] != wanted[name]:
+                warn(
+                    f"the checkpoint {file} was written with {name} {found[name]}, this is "
+                    f"{wanted[name]}: the run resumes, but its last bits may differ."
+                )
+        return bool(changed)
+
+    def _nothing_whole(self, damages: dict[Path, str]) -> str:
+        """The message for a folder of damaged files."""
+        return (
+            f"no checkpoint in {self.folder.path} can be read:\n  "
+            + "\n  ".join(f"{file.name}: {why}" for file, why in damages.items())
+            + "\nRestore a file, or name another folder to start again, fit(..., checkpoint=...)."
+        )
 
 
-def _tree(snapshot: Snapshot) -> tuple[Params, Any, Array]:
-    """Return what is stored leaf by leaf."""
-    return snapshot.params, snapshot.state, snapshot.key
+FIELDS: dict[str, type] = {
+    "pullback": str,
+    "python": str,
+    "jax": str,
+    "numpy": str,
+    "backend": str,
+    "step": int,
+    "arrays": dict,
+    "history": dict,
+    "identity": dict,
+}
+"""The fields of a manifest."""
+
+
+def read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return manifest and arrays of a checkpoint; raises `Damaged`."""
+    try:
+        content = read_whole(file)
+    except (OSError, MemoryError) as failure:
+        raise Damaged(f"{type(failure).__name__}: {failure}") from failure
+    manifest, arrays = parse(content)
+    if manifest["step"] != _number(file):
+        raise Damaged(f"it is the checkpoint of step {manifest['step']}")
+    return manifest, arrays
+
+
+def parse(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return manifest and arrays of the content of a checkpoint; raises `Damaged`."""
+    manifest, arrays = unseal(content)
+    for name, kind in FIELDS.items():
+        if not isinstance(manifest.get(name), kind):
+            raise Damaged(f"its manifest has no {name!r}, or not of the type {kind.__name__}")
+    if manifest["step"] < 0 or not isinstance(manifest["history"].get("bytes"), int):
+        raise Damaged("its manifest counts what cannot be counted")
+    return manifest, arrays
+
+
+def _set_aside(damages: dict[Path, str]) -> None:
+    """Rename damaged files, so that they are not tried and not counted again, and warn."""
+    for file, why in damages.items():
+        aside = file.with_name(file.name + ASIDE)
+        try:
+            os.replace(file, aside)
+        except OSError:
+            aside = file
+        warn(
+            f"the checkpoint {file} cannot be read ({why}); it was set aside as {aside.name}, and "
+            "the one before is used."
+        )
+
+
+def _named(snapshot: Snapshot) -> dict[str, Array]:
+    """Return the arrays of a snapshot by name."""
+    trees = (("params", snapshot.params), ("state", snapshot.state), ("key", snapshot.key))
+    return {
+        f"{name}{jax.tree_util.keystr(path)}": leaf
+        for name, tree in trees
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if eqx.is_array(leaf)
+    }
 
 
 def _is_key(x: Array) -> bool:
@@ -166,69 +328,40 @@ def _from_raw(stored: np.ndarray, like: Array) -> Array:
     """Return a stored array with the dtype that it had."""
     if _is_key(like):
         return jax.random.wrap_key_data(jnp.asarray(stored), impl=jax.random.key_impl(like))
-    # Short floats are stored as bytes, since they are no NumPy dtypes.
-    return jnp.asarray(stored.view(like.dtype) if stored.dtype.kind == "V" else stored)
+    return jnp.asarray(stored)
 
 
-def _manifest(snapshot: Snapshot, description: str) -> dict[str, Any]:
-    """Return what a checkpoint says about its run."""
-    shapes = {
-        f"{name}{jax.tree_util.keystr(path)}": f"{leaf.dtype}{list(leaf.shape)}"
-        for name, tree in (("params", snapshot.params), ("state", snapshot.state))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if eqx.is_array(leaf)
-    }
+def _manifest(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what a checkpoint holds about its run, apart from its history and identity."""
     return {
-        "format": FORMAT,
         "pullback": version("pullback"),
+        "python": ".".join(platform.python_version_tuple()[:2]),
         "jax": jax.__version__,
         "numpy": np.__version__,
-        "key": str(jax.random.key_impl(snapshot.key)),
+        "backend": jax.default_backend(),
         "step": snapshot.step,
-        "arrays": shapes,
-        "optimiser": description.splitlines(),
+        "arrays": {name: f"{x.dtype}{list(x.shape)}" for name, x in _named(snapshot).items()},
     }
 
 
-def _compare(file: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise a `ValueError` for a checkpoint of another run, warn of other versions."""
-    there = {name: found.get(name, "nothing") for name in ("format", "pullback", "key")}
-    there |= found.get("arrays", {})
-    here = {name: wanted[name] for name in ("format", "pullback", "key")}
-    here |= wanted["arrays"]
-    differences = [
-        f"{name}: {there.get(name, 'nothing')} there, {here.get(name, 'nothing')} here"
-        for name in dict.fromkeys([*there, *here])
-        if there.get(name) != here.get(name)
-    ]
-    lines = difflib.unified_diff(found.get("optimiser", []), wanted["optimiser"], lineterm="", n=0)
-    differences += [
-        f"optimiser: {line}" for line in lines if not line.startswith(("---", "+++", "@@"))
-    ]
-    if differences:
-        raise ValueError(
-            f"the checkpoint {file} is of another run:\n  "
-            + "\n  ".join(differences)
-            + "\nName another folder, fit(..., checkpoint=...), or make the run the same again."
-        )
-    for name in ("jax", "numpy"):
-        if found.get(name) != wanted[name]:
-            warn(
-                f"the checkpoint {file} was written with {name} {found.get(name)}, this is "
-                f"{wanted[name]}: the run resumes, but its last bits may differ."
-            )
-
-
-def _restore(arrays: dict[str, np.ndarray], step: int, like: Snapshot) -> Snapshot:
+def _restore(manifest: dict[str, Any], arrays: dict[str, np.ndarray], like: Snapshot) -> Snapshot:
     """Return the snapshot whose arrays were stored, with the structure of another."""
-    leaves, treedef = jax.tree.flatten(_tree(like))
-    places = [i for i, x in enumerate(leaves) if eqx.is_array(x)]
-    for number, place in enumerate(places):
-        leaves[place] = _from_raw(arrays[f"leaf {number}"], leaves[place])
+    wanted = _named(like)
+    if list(arrays) != list(wanted):
+        missing = sorted(set(wanted) ^ set(arrays)) or ["their order"]
+        raise Damaged(f"its arrays are not those of its manifest ({', '.join(missing)})")
+    restored = []
+    for name, x in wanted.items():
+        stored, raw = arrays[name], _raw(x)
+        if (stored.dtype, stored.shape) != (raw.dtype, raw.shape):
+            raise Damaged(
+                f"{name} is stored as {stored.dtype}{list(stored.shape)}, its manifest lists "
+                f"{manifest['arrays'][name]}"
+            )
+        restored.append(_from_raw(stored, x))
+    tree = (like.params, like.state, like.key)
+    leaves, treedef = jax.tree.flatten(tree)
+    remaining = iter(restored)
+    leaves = [next(remaining) if eqx.is_array(x) else x for x in leaves]
     params, state, key = jax.tree.unflatten(treedef, leaves)
-    columns = {
-        name.removeprefix(COLUMN): column
-        for name, column in arrays.items()
-        if name.startswith(COLUMN)
-    }
-    return Snapshot(params, state, key, step, History(columns))
+    return Snapshot(params, state, key, manifest["step"], History({}))

@@ -6,9 +6,8 @@ stopped and resumed therefore ends with the same bits as an uninterrupted one. N
 back from inside the loop.
 """
 
-import dataclasses
+import contextlib
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +23,11 @@ from .._base.checks import error, function, integer
 from .._base.types import Params
 from .._problem.validate import is_traced
 from .batches import AbstractSource, as_source
-from .checkpoint import Checkpoints, Snapshot, load, save
+from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
+from .folder import InUse
 from .history import History, columns_of
+from .identity import identity
 from .optimiser import Optimiser, check_optimiser
 from .outcome import Fit, FitError, Report, message
 from .progress import Progress
@@ -71,16 +72,19 @@ def fit(
     - `batches`: a tuple `(inputs, targets)`, the same in every step; a function of a PRNG key that
         draws a batch, e.g. `minibatches(batch, size)`; a list or another iterable of batches; or
         `None` for a model without data.
-    - `steps`: how many steps to make in all; a resumed run makes the rest.
+    - `steps`: how many steps to make in all; a resumed run makes the rest. A `ValueError` is
+        raised if the checkpoint has more steps than that: fewer cannot be returned.
     - `key`: a PRNG key or a seed, for functions that draw batches.
     - `progress`: whether to show a bar, if standard error is a terminal.
     - `callback`: called with a `Report` between steps, several times a second; the run ends if it
         returns something true.
     - `telemetry`: a file to which the record of every step is appended as one line of JSON. A
-        fresh run raises if the file has any content; a resumed run continues its own file.
+        fresh run raises if the file has any content; a resumed run continues its own file. Lines
+        that cannot be written (a full disk) are kept and written later, with one warning.
     - `checkpoint`: a folder, or `Checkpoints(folder, every_steps, every_seconds, keep)`. The run is
-        saved there, at its end too.
-    - `resume`: whether to resume from what is in that folder.
+        saved there, at its end too. One run at a time may use a folder.
+    - `resume`: whether to resume from what is in that folder. A run whose optimiser, model,
+        batches or key have changed raises a `ValueError` that names what has changed.
     - `throw`: whether a step that failed (a NaN in its batch) raises a `FitError`; otherwise the
         step is skipped. It is recorded in any case, and does not change the parameters.
 
@@ -101,46 +105,40 @@ def fit(
     saving = checkpoint
     if saving is not None and not isinstance(saving, Checkpoints):
         saving = Checkpoints(saving)
-    description = _described(opt)
-    run = _Run(
-        opt,
-        _start(opt, params, key, saving, resume, description),
-        steps,
-        saving=saving,
-        description=description,
-        callback=callback,
-        telemetry=None if telemetry is None else Telemetry(Path(telemetry)),
-        throw=throw,
-    )
-    return run.go(batches, progress)
-
-
-def _described(opt: Optimiser) -> str:
-    """Return the settings of an optimiser, the same in every process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", eqx.tree_pformat(opt, short_arrays=True))
+    with contextlib.nullcontext() if saving is None else Store(saving) as store:
+        run = _Run(
+            opt,
+            _start(opt, params, batches, key, store, resume),
+            steps,
+            store=store,
+            callback=callback,
+            telemetry=None if telemetry is None else Telemetry(Path(telemetry)),
+            throw=throw,
+        )
+        return run.go(batches, progress)
 
 
 def _start(
     opt: Optimiser,
     params: Params,
+    batches: Any,
     key: PRNGKeyArray | int,
-    saving: Checkpoints | None,
+    store: Store | None,
     resume: bool,
-    description: str,
 ) -> Snapshot:
     """Return where the run begins: at its start, or at the newest checkpoint."""
+    if store is not None and not resume and store.checkpoints.files():
+        raise ValueError(
+            f"fit(resume=False), but there are checkpoints in {store.folder.path}: name another "
+            "folder, or delete them, or resume."
+        )
     key = jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
     # Numbers among the parameters are constants of the model, numbers in the state are not.
     params = as_arrays(params, numbers=False)
     fresh = Snapshot(params, as_arrays(opt.init(params)), key, 0, History({}))
-    if saving is None:
+    if store is None:
         return fresh
-    if not resume and saving.files():
-        raise ValueError(
-            f"fit(resume=False), but there are checkpoints in {saving.folder}: name another "
-            "folder, or delete them, or resume."
-        )
-    return load(saving, fresh, description) or fresh
+    return store.load(fresh, identity(opt, batches, key, params)) or fresh
 
 
 class _Run:
@@ -152,8 +150,7 @@ class _Run:
         start: Snapshot,
         steps: int,
         *,
-        saving: Checkpoints | None,
-        description: str,
+        store: Store | None,
         callback: Callable[[Report], Any] | None,
         telemetry: Telemetry | None,
         throw: bool,
@@ -161,8 +158,8 @@ class _Run:
         self.opt = opt
         self.owner = type(opt).__name__
         self.steps = steps
-        self.saving = saving
-        self.description = description
+        self.store = store
+        self.saving = None if store is None else store.checkpoints
         self.callback = callback
         self.telemetry = telemetry
         self.throw = throw
@@ -170,22 +167,34 @@ class _Run:
         self.parts = [start.history]
         self.begun = time.monotonic()
         self.saved_step = start.step
-        self.saved_time = self.begun
+        self.tried_step = start.step
+        self.tried_time = self.begun
         self.shapes: Any = None
         self.warned: set[str] = set()
         self.idle = 0
 
     def go(self, batches: Any, progress: bool) -> Fit:
         """Run, save, and return the outcome."""
+        if self.now.step > self.steps:
+            raise ValueError(
+                f"fit(steps={self.steps}): the checkpoint in {self.saving and self.saving.folder} "
+                f"has {self.now.step} steps, which cannot be undone. Call "
+                f"fit(steps={self.now.step}), or name another folder."
+            )
         source = as_source(batches, self.now.step)
         if self.telemetry is not None:
             self.telemetry.prepare(self.now.history, self.now.step)
-        with Progress(progress, self.steps, self.now.step) as bar:
-            try:
+        try:
+            with Progress(progress, self.steps, self.now.step) as bar:
                 ended = self.loop(source, bar)
-            except KeyboardInterrupt:
-                ended = "interrupted"
-        self.save()
+        except KeyboardInterrupt:
+            ended = "interrupted"
+        finally:
+            # Whatever ends the run, an error in a callback too: the steps made are good.
+            if len(self.parts[-1]) and self.parts[-1]["step"][-1] >= self.now.step:
+                self.parts.pop()  # interrupted before they counted
+            self.save()
+            self.write(last=True)
         return self.result(ended)
 
     def loop(self, source: AbstractSource, bar: Progress) -> str:
@@ -204,7 +213,7 @@ class _Run:
             pace = int(np.clip(PACE / max(each, 1e-9), 1, min(CAPACITY, 4 * pace)))
             bar.show(self.now.step, rows, each)
             self.watch(rows)
-            if self.saving and self.saving.due(self.now.step, self.saved_step, self.saved_time):
+            if self.saving and self.saving.due(self.now.step, self.tried_step, self.tried_time):
                 self.save()
             if failed and self.throw:
                 self.fail(rows)
@@ -233,7 +242,7 @@ class _Run:
         rows = History(columns_of(self.owner, chunk.records, made, now.step))
         self.parts.append(rows)
         self.now = Snapshot(params, state, now.key, now.step + made, History({}))
-        self.write(rows)
+        self.write()
         return rows, bool(chunk.failed)
 
     def until_saving(self) -> int:
@@ -244,28 +253,26 @@ class _Run:
 
     def save(self) -> None:
         """Save the run if there is something new and somewhere to save it."""
-        if self.saving is None or self.now.step == self.saved_step:
+        if self.store is None or self.now.step == self.saved_step:
             return
-        self.saved_step = self.now.step
-        self.saved_time = time.monotonic()
-        snapshot = dataclasses.replace(self.now, history=History.join(self.parts))
+        self.tried_step = self.now.step
+        self.tried_time = time.monotonic()
         try:
-            save(self.saving, snapshot, self.description)
-        except OSError as failure:
+            self.store.save(self.now, self.parts)
+            self.saved_step = self.now.step
+        except (OSError, InUse) as failure:
             words = f"the checkpoint of step {self.now.step} could not be written ({failure})"
             self.warn_once("checkpoint", f"{words}; the run continues without.")
 
-    def write(self, rows: History) -> None:
-        """Append rows to the telemetry."""
-        if self.telemetry is None:
-            return
-        try:
-            self.telemetry.append(rows)
-        except OSError as failure:
-            words = f"{self.telemetry.path} could not be written ({failure})"
-            self.warn_once("telemetry", f"{words}; the run continues without telemetry.")
-            # What follows would be appended to half a line.
-            self.telemetry = None
+    def write(self, last: bool = False) -> None:
+        """Append the new rows to the telemetry."""
+        failure = None if self.telemetry is None else self.telemetry.write(self.parts, last)
+        if self.telemetry is not None and failure is not None:
+            words = f"{self.telemetry.shown} could not be written ({failure})"
+            self.warn_once(
+                "telemetry",
+                f"{words}; the run continues, and the lines are written when they can be.",
+            )
 
     def compare_shapes(self, data: Any) -> None:
         """Warn once of batches that change their shape."""

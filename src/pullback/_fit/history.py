@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -73,7 +73,7 @@ class History:
     def rows(self, start: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the rows as dictionaries of Python numbers, ready for JSON.
 
-        Numbers that are not finite are `None`.
+        Numbers that are not finite are `None`, complex ones are pairs.
 
         **Arguments:**
 
@@ -108,6 +108,19 @@ class History:
         return {name: column[i].item() for name, column in self.columns.items()}
 
 
+def rows_since(parts: Sequence[History], step: int) -> History:
+    """Return the rows from a step on, of a history in parts; the earlier parts are not visited."""
+    taken: list[History] = []
+    for part in reversed(parts):
+        if len(part):
+            if part["step"][-1] < step:
+                break
+            taken.append(part)
+    whole = History.join(reversed(taken))
+    first = int(np.searchsorted(whole["step"], step)) if len(whole) else 0
+    return History({name: column[first:] for name, column in whole.columns.items()})
+
+
 def columns_of(owner: str, records: Any, count: int, start: int) -> dict[str, np.ndarray]:
     """Return the first rows of stacked records as NumPy columns; results become their codes."""
     steps = np.arange(start, start + count)
@@ -126,6 +139,8 @@ def columns_of(owner: str, records: Any, count: int, start: int) -> dict[str, np
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

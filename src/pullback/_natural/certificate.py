@@ -35,12 +35,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.probe import probe
 from .._base.types import Flat, Scalar
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
 from ..solver._redamped import inverse_damping
-from .rounding import Noise, half_of_the_digits, noise_of, precision, signs
+from .rounding import Noise, half_of_the_digits, noise_of, precision
 
 
 def tolerance(dtype: Any) -> float:
@@ -157,7 +158,7 @@ def _pull(rows: Rows, residual: Array, needs_norm: Callable[[Flat], Array]) -> t
         product, first = rows.rmv(y), count == 0
         pulled = jnp.where(first, product, pulled)
         norm = jnp.where(first, 0.0, jnp.linalg.norm(product))
-        return count + 1, signs(y.size, y.dtype), pulled, norm
+        return count + 1, probe(y.size, y.dtype), pulled, norm
 
     nothing = jnp.zeros(rows.shape[1], residual.dtype)
     start = (jnp.zeros((), jnp.int32), residual, nothing, jnp.zeros((), residual.dtype))
@@ -204,7 +205,7 @@ def _pseudo_inverse(solution: Solution) -> Scalar:
 def _in_kernel(solution: Solution) -> Scalar:
     """Return the part of a solution along a vector of the kernel, relative to the solution."""
     rows, norm = solution.rows, jnp.linalg.norm
-    x = signs(solution.eta.size, solution.eta.dtype)
+    x = probe(solution.eta.size, solution.eta.dtype)
     n = x
     # Twice: where there is no kernel, what remains is the square of the rounding.
     for _ in range(2):

@@ -122,24 +122,20 @@ def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = Fa
     """
     objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
     metric, one = problem.metric, jnp.ones((), dtype)
-    weights = one
+    by_sample = objective.has_data and not metric.couples_samples
+    weights = problem.measure.weights(objective.count, dtype) if by_sample else one
     if own:
         assert isinstance(metric, AbstractLikelihood)
         r = jax.vmap(metric.likelihood_lift)(rows.outputs, objective.batch.targets).ravel()
         r = r.astype(dtype)
         everything = metric.nonsingular or metric.score_in_range
     else:
-        r = rows.root.unit_lift(c).astype(dtype)
+        r = rows.root.unit_lift(_unweighted(c, weights)).astype(dtype)
         everything = metric.nonsingular and problem.measure.positive
-    if objective.has_data and not metric.couples_samples:
-        weights = problem.measure.weights(objective.count, dtype)
-        if not own:
-            # The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the
-            # grading, the other one comes off here.
-            repeated = _per_row(weights, rows)
-            r = r / jnp.where(repeated > 0, repeated, 1.0)
     r = jnp.where(rows.active, r, 0.0)
-    steep = None if inverse.cancels_weights or not rows.graded else _steep(rows, r)
+    steep = None
+    if not (inverse.cancels_weights or metric.constant):
+        steep = _steep(rows, r, _unweighted(c, weights))
     if everything and steep is None:
         return Lifted(r, None, one)
     if steep is not None:
@@ -157,19 +153,40 @@ def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = Fa
     return Lifted(r, outside, one if everything else share.astype(dtype))
 
 
-def _steep(rows: Rows, r: Array) -> Array:
-    """Return the rows of samples whose r is so large that it is not lifted.
+def _unweighted(c: OutputCovector, weights: Array) -> OutputCovector:
+    """Return the differential of the loss of each sample.
+
+    The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the grading, the
+    other one comes off here.
+    """
+    if weights.ndim == 0:
+        return c
+    safe = jnp.where(weights > 0, weights, 1.0)
+    divide = lambda x: x / safe.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+    return jax.tree.map(divide, c)
+
+
+def _steep(rows: Rows, r: Array, c: OutputCovector) -> Array:
+    """Return the rows of samples whose r is so large that it is not lifted; c is not weighted.
 
     A misclassified sample of a saturated model has r = c/√p, up to infinity, on a row √p Â that
     rounds to zero beside the others. Where the weights do not cancel, a solution keeps the absolute
     rounding eps |r|; the covector Jᵀc of the sample is of order one.
     """
-    size = jnp.abs(jnp.exp(rows.root.log_scale.astype(r.dtype)) * r)
-    large = rows.active & ~(size <= float(jnp.finfo(r.dtype).eps) ** -0.25)
-    if rows.objective.problem.metric.couples_samples:
-        return large
-    samples = jnp.any(large.reshape(rows.count, -1), axis=1)
-    return _per_row(samples, rows)
+    r = jnp.exp(rows.root.log_scale.astype(r.dtype)) * r
+    if rows.objective.problem.metric.couples_samples or not rows.objective.has_data:
+        return rows.active & ~jnp.isfinite(r)
+    count, steepest = rows.count, float(jnp.finfo(r.dtype).eps) ** -0.25
+    norms = lambda x: jnp.max(jnp.abs(x).reshape(count, -1), axis=1, initial=0.0).astype(r.dtype)
+    lifted = norms(jnp.where(rows.active, r, 0.0))
+    given = jnp.max(jnp.stack([norms(x) for x in jax.tree.leaves(c)]), axis=0)
+    some = jnp.isfinite(lifted) & (lifted > 0) & (given > 0)
+    factor = lifted / jnp.where(some, given, 1.0)
+    # The heaviest sample is the one that is lifted least.
+    light = factor > steepest * jnp.min(jnp.where(some, factor, jnp.inf), initial=jnp.inf)
+    usual = jnp.max(jnp.where(some & ~light, lifted, 0.0), initial=0.0)
+    steep = ~jnp.isfinite(lifted) | (some & light & (lifted > steepest * usual))
+    return _per_row(steep, rows)
 
 
 def _per_row(x: Array, rows: Rows) -> Array:

@@ -89,8 +89,8 @@ def _left_over(evaluation: Evaluation, stats: Stats, vector: Flat, damped: bool)
     # A covariance of equal scores is zero, not lost.
     if damped or evaluation.rows.objective.problem.metric.centred:
         return jnp.asarray(False)
-    # A solver that computes no rank returns the zero vector.
-    zero = (stats.rank == 0) | jnp.all(vector == 0)
+    # A rank of zero may be asked for (`TruncatedRank(0)`); a solver may compute none.
+    zero = jnp.where(stats.rank < 0, jnp.all(vector == 0), stats.largest == 0)
     return zero & jnp.any(evaluation.covector != 0)
 
 

@@ -1,15 +1,14 @@
 r"""What products with \(A\) cannot tell from zero.
 
 The rounding of \(A^\top(r - A\eta)\) is of the size \(\mathrm{eps}\,\|A\|_F\,(\|r - A\eta\| +
-\|A\|_F\|\eta\|)\). With independent signs \(\zeta\), \(\|A^\top\zeta\|^2\) is \(\|A\|_F^2\) in the
-mean.
+\|A\|_F\|\eta\|)\). \(\|A\|_F\) is estimated by one product (`_base/probe.py`).
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._base.types import Flat, Scalar
 from .._rows.rows import Rows
@@ -41,17 +40,6 @@ def noise_of(
         residual=left,
         largest=largest,
     )
-
-
-def signs(count: int, dtype: Any) -> Float[Array, " n"]:
-    """Return pseudo-random signs, the same ones every time.
-
-    By hand: the generators of JAX take longer to compile than everything around them.
-    """
-    bits = jnp.arange(1, count + 1, dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
-    for factor, shift in ((0x85EBCA77, 15), (0xC2B2AE3D, 13)):
-        bits = (bits ^ (bits >> jnp.uint32(shift))) * jnp.uint32(factor)
-    return jnp.where((bits >> jnp.uint32(16)) & jnp.uint32(1) == 0, 1.0, -1.0).astype(dtype)
 
 
 def precision(rows: Rows) -> float:

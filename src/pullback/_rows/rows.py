@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._base.probe import probe
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._problem.composite import Objective
@@ -158,9 +159,7 @@ class Rows(eqx.Module):
         """Return the rows, all of them absent if they are rounding (samples that are all alike)."""
         if not self.objective.problem.metric.centred:
             return self
-        # Fractions of multiples of the golden ratio: irregular, so that no sum of rows is zero.
-        probe = jnp.mod(0.618034 * jnp.arange(1, self.shape[0] + 1, dtype=self.dtype), 1.0)
-        size = jnp.linalg.norm(self.rmv(probe))
+        size = jnp.linalg.norm(self.rmv(probe(self.shape[0], self.dtype)))
         log_scale = jnp.where(size > self.noise, self.log_scale, -jnp.inf)
         return eqx.tree_at(lambda rows: rows.log_scale, self, log_scale)
 

@@ -125,6 +125,9 @@ class AbstractMetric(eqx.Module):
     All other metrics are one form per sample.
     """
 
+    constant: ClassVar[bool] = False
+    """Whether M(z) is the same at every z and in every sample."""
+
     centred: ClassVar[bool] = False
     """Whether a weighted mean is taken off the rows (`Scores`).
 

@@ -18,6 +18,7 @@ that ignores a common shift of the logits), \(\hat r_j = c_j/p_j - (c_k/\sqrt{p_
 \sqrt{p_k})\).
 """
 
+import math
 from typing import ClassVar
 
 import equinox as eqx
@@ -61,19 +62,25 @@ class CategoricalRoot(AbstractRoot):
         # Project on the range of M, {c : Σc = 0}, then use the closed form, with c_k = -Σ_{j≠k} c_j
         # for its relative accuracy.
         c = self.like.ravel(c).reshape(self.log_p.shape)
-        c = _delete(_centred(c), self.likeliest)
+        c = _delete(_centred(c, self.log_p), self.likeliest)
         log_p = _delete(self.log_p, self.likeliest)
         half = jnp.exp(-jnp.where((c == 0) & overflows(-log_p), 0.0, log_p) / 2)
         return (c * half * half - _shared(-jnp.sum(c, axis=-1), self.log_p)).ravel()
 
 
-def _centred(c: Array) -> Array:
+def _centred(c: Array, log_p: Array) -> Array:
     """The projection of c on {c : Σc = 0}."""
+    eps = float(jnp.finfo(c.dtype).eps)
     total = jnp.sum(c, axis=-1, keepdims=True)
     size = jnp.sum(jnp.abs(c), axis=-1, keepdims=True)
     # A sum that is zero up to rounding is not spread over the classes: on an unlikely class, the
-    # lift would divide that rounding error by p.
-    rounding = jnp.abs(total) <= 2 * jnp.finfo(c.dtype).eps * size
+    # lift would divide that rounding error by p. Where one class has p ≈ 1, c = p - 1 of a loss of
+    # order one is rounded like a number of order one.
+    others = jnp.sum(jnp.exp(log_p), axis=-1, keepdims=True) - jnp.exp(
+        jnp.max(log_p, axis=-1, keepdims=True)
+    )
+    saturated = others <= math.sqrt(eps)
+    rounding = jnp.abs(total) <= 2 * eps * jnp.where(saturated, 1 + size, size)
     return c - jnp.where(rounding, 0.0, total / c.shape[-1])
 
 
@@ -130,7 +137,7 @@ class Categorical(AbstractLikelihood):
     def sharp(self, z, c):
         def one(z, c):
             # M v = c for v = c/p up to a shift, if Σc = 0; M⁺c is the v with Σv = 0.
-            c = _centred(c)
+            c = _centred(c, jax.nn.log_softmax(z, axis=-1))
             p = jax.nn.softmax(z, axis=-1)
             v = c / jnp.where((c == 0) & (p < jnp.finfo(p.dtype).tiny), 1.0, p)
             return v - jnp.mean(v, axis=-1, keepdims=True)

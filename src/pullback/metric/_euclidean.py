@@ -24,6 +24,7 @@ class Euclidean(AbstractMetric):
 
     scale: Float[Array, ""] | float = 1.0
     nonsingular: ClassVar[bool] = True
+    constant: ClassVar[bool] = True
     event_ndim: ClassVar[int | None] = 0
 
     def __check_init__(self):

@@ -71,7 +71,8 @@ class DualFactors(AbstractSymmetricFactors):
             return self.scaled.rmv(self.gram.apply_resolved(r))
         mv, rmv = self.scaled.mv, self.scaled.rmv
 
-        def how(inverse, resolved):
+        def how(inverse, project):
+            resolved = inverse if project is None else lambda x: inverse(project(x))
             y = self._refined(inverse, r)
             solution = rmv(y)
 

@@ -43,8 +43,16 @@ class PrimalFactors(AbstractSymmetricFactors):
             # Formed in the output space, where it does not cancel.
             return rows.rmv(r - rows.mv(eta)) - self._damped(eta)
 
-        def how(inverse):
-            return refine(self.gram, inverse, residual, self._start(inverse, rows.rmv(r)))
+        def how(inverse, project):
+            confined = lambda g: self._confined(inverse, g)
+            eta = refine(self.gram, confined, residual, confined(rows.rmv(r)))
+            if project is None:
+                return eta
+            assert self.damping is not None
+            # λ is rounding beside G: along eigenvectors that are rounding, too, η is anything, and
+            # no residual shows it. There λη = Aᵀ(r - Aη) is exact.
+            again = rows.rmv(r - rows.mv(eta)) / self.damping
+            return project(eta) + (again - project(again))
 
         return self._solve(how)
 
@@ -52,16 +60,15 @@ class PrimalFactors(AbstractSymmetricFactors):
         def product(eta):
             return self.rows.rmv(self.rows.mv(eta))
 
-        def how(inverse):
+        def how(inverse, _):
             # What of g is outside the range of G stays in the residual, and would come in through
             # the eigenvectors, off by eps cond(A)²: one product with G takes it away.
             def clean(rest):
-                return (
-                    inverse(rest) if self.damping is not None else inverse(inverse(product(rest)))
-                )
+                rest = rest if self.damping is not None else inverse(product(rest))
+                return self._confined(inverse, rest)
 
             residual = lambda eta: g - product(eta) - self._damped(eta)
-            return refine(self.gram, clean, residual, self._start(inverse, g))
+            return refine(self.gram, clean, residual, self._confined(inverse, g))
 
         return self._solve(how)
 
@@ -84,8 +91,8 @@ class PrimalFactors(AbstractSymmetricFactors):
         combined = self.eigen.vectors @ w
         return combined if self.order is None else scatter(combined, self.order)
 
-    def _start(self, inverse, g: Array) -> Array:
-        """Return the first solution, put into the range of Aᵀ where it will be refined.
+    def _confined(self, inverse, g: Array) -> Array:
+        """Return a solution, put into the range of Aᵀ where it is refined.
 
         The eigenvectors of G are off by eps cond(A)², and what of that lies in the kernel of A no
         residual would show.
@@ -99,7 +106,10 @@ class PrimalFactors(AbstractSymmetricFactors):
         return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
 
     def _solve(self, how) -> Array:
-        return self.gram.solve(lambda inverse, _: how(lambda x: self._ordered(inverse, x)))
+        def ordered(function):
+            return None if function is None else lambda x: self._ordered(function, x)
+
+        return self.gram.solve(lambda inverse, project: how(ordered(inverse), ordered(project)))
 
     def _ordered(self, function, x: Array) -> Array:
         return function(x) if self.order is None else scatter(function(x[self.order]), self.order)

@@ -26,8 +26,8 @@ from ..inverse._base import AbstractInverse, respond
 from ._base import AbstractDecomposition, AbstractFactors, Spectrum
 from ._redamped import Redamped, damped_filter, inverse_damping
 
-How = Callable[[Callable[[Array], Array], Callable[[Array], Array]], Array]
-"""A solution from two inverses; see `solve` of `Eigen` and `Damped`."""
+How = Callable[[Callable[[Array], Array], Callable[[Array], Array] | None], Array]
+"""A solution from an inverse and a projection; see `solve` of `Eigen` and `Damped`."""
 CANCELS, TURNS = 1e4, 4
 """From which loss of digits on a damped solution is refined, and how often."""
 
@@ -63,8 +63,8 @@ class Eigen(eqx.Module):
         return self.vectors @ (h * (self.vectors.T @ x))
 
     def solve(self, how: How) -> Array:
-        """Return `how(inverse, resolved)`, both of them x ↦ h(·) x."""
-        return how(self.apply, self.apply)
+        """Return `how(inverse, None)`, with `inverse(x)` = h(·) x."""
+        return how(self.apply, None)
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the projection on the eigenvectors that are kept."""
@@ -95,10 +95,10 @@ class Damped(eqx.Module):
         return self.solve(lambda inverse, _: inverse(x))
 
     def solve(self, how: How) -> Array:
-        """Return `how(inverse, resolved)`, with `inverse(x)` = (· + λ)⁻¹ x.
+        """Return `how(inverse, project)`, with `inverse(x)` = (· + λ)⁻¹ x.
 
-        `resolved` leaves out the eigenvectors whose eigenvalue is rounding; where there are none,
-        it is `inverse`.
+        `project` takes off the eigenvectors whose eigenvalue is rounding; `None` where λ is larger
+        than that.
         """
 
         def by_eigenvectors():
@@ -106,13 +106,13 @@ class Damped(eqx.Module):
             values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
             noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(values, initial=0.0)
             h = 1 / (jnp.maximum(values, 0.0) + self.damping)
-            seen = jnp.where(values > noise, h, 0.0)
-            apply = lambda h: lambda x: vectors @ (h * (vectors.T @ x))
-            return how(apply(h), apply(seen))
+            inverse = lambda x: vectors @ (h * (vectors.T @ x))
+            project = lambda x: vectors @ jnp.where(values > noise, vectors.T @ x, 0.0)
+            return how(inverse, project)
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
         inverse = lambda x: cho_solve((self.cholesky, True), x)
-        solution = how(inverse, inverse)
+        solution = how(inverse, None)
         return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
 
 

@@ -170,10 +170,12 @@ def _badge(result: Result) -> str:
 
 def _figure(result: Result, folder: Path) -> str:
     """The picture of a claim, inside the page."""
-    path = folder / f"{result.name}.png"
-    if "png" not in result.pictures or not path.exists():
+    if "png" not in result.pictures:
         return ""
-    content = path.read_bytes()
+    try:
+        content = (folder / f"{result.name}.png").read_bytes()
+    except OSError:  # removed since the result was read
+        return ""
     width, height = struct.unpack(">II", content[16:24])  # from the first chunk of a PNG file
     wide = ' class="wide"' if width > 1.8 * height else ""
     alt = escape(result.alt, quote=True)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from .files import write_whole
 from .html import page
 from .markdown import summary
 from .report import Report
-from .result import write_whole
 
 
 def publish(report: Report, folder: Path) -> Path:

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..papers import Role, Row, Verdict
+from .files import remove, write_whole
 
 
 class Damaged(Exception):
@@ -102,26 +102,13 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: the file is complete or absent."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def save(result: Result, folder: Path, pictures: Mapping[str, bytes] = {}) -> Result:
     """Write a result, pictures first; returns it with the checksums of the pictures."""
     for kind in ("png", "svg"):
         if kind in pictures:
             write_whole(folder / f"{result.name}.{kind}", pictures[kind])
         else:
-            (folder / f"{result.name}.{kind}").unlink(missing_ok=True)
+            remove(folder / f"{result.name}.{kind}")
     checksums = {kind: digest(content) for kind, content in pictures.items()}
     result = dataclasses.replace(result, pictures=checksums)
     content = result.plain() | {"data": encode(result.data)}
@@ -137,23 +124,37 @@ def _json(content: Any) -> bytes:
 
 def load(folder: Path, name: str) -> Result | None:
     """Read a result; `None` if there is none. Raises `Damaged` if the file was changed or cut."""
+    path = folder / f"{name}.json"
     try:
-        sealed = json.loads((folder / f"{name}.json").read_bytes())
+        sealed = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except OSError as error:
+        reason = "it is a folder" if path.is_dir() else f"it cannot be read: {error.strerror}"
+        raise Damaged(reason) from error
+    except (ValueError, RecursionError) as error:
         raise Damaged("it is truncated or not JSON") from error
     try:
         content = sealed["result"]
         if sealed["checksum"] != digest(_json(content)):
             raise Damaged("its checksum does not match")
         for kind, checksum in content["pictures"].items():
-            path = folder / f"{name}.{kind}"
-            if not path.exists() or digest(path.read_bytes()) != checksum:
-                raise Damaged(f"its picture {path.name} is missing or changed")
+            _check_picture(folder / f"{name}.{kind}", checksum)
         return _restored(content, name)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise Damaged(f"its fields are not those of a result ({error!r})") from error
+    except RecursionError as error:
+        raise Damaged("its fields are nested too deeply") from error
+
+
+def _check_picture(path: Path, checksum: str) -> None:
+    """Raise `Damaged` unless a picture is the one that was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Damaged(f"its picture {path.name} is missing or cannot be read") from error
+    if digest(content) != checksum:
+        raise Damaged(f"its picture {path.name} is changed")
 
 
 def _restored(content: dict[str, Any], name: str) -> Result:

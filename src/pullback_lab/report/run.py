@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..papers import Budget, Claim
+from .files import remove_leftovers
 from .perform import describe
 from .report import Report
 from .result import Damaged, Result, load, save
@@ -59,8 +60,7 @@ def reproduce(
     chosen = tuple(names) or tuple(claims)
     store = folder / "claims"
     store.mkdir(parents=True, exist_ok=True)
-    for leftover in store.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+    remove_leftovers(store)
 
     found, expected = _earlier(claims, chosen, store, budget, watcher)
     todo = [name for name in chosen if name not in found]
@@ -92,14 +92,23 @@ def reproduce(
 
 def _result(claim: Claim, message: Message, store: Path, budget: Budget) -> Result:
     """The result of a claim that has ended; one that did not end well is described here."""
+    detail = message.detail
     if message.ending is Ending.SAVED:
-        result = load(store, claim.name)
-        assert result is not None
+        try:
+            result = load(store, claim.name)
+        except Damaged as damage:
+            result, detail = None, f"its result was damaged by another process ({damage})"
+        if result is not None:
+            return result
+        detail = detail or "its result was removed by another process"
+    result = describe(claim, budget, error=f"The claim did not come to an end: {detail}.")
+    if message.ending is not Ending.DIED:
+        # If the worker could not write its result, neither can this process.
         return result
-    error = f"The claim did not come to an end: {message.detail}."
-    result = describe(claim, budget, error=error)
-    # If the worker could not write its result, neither can this process.
-    return save(result, store) if message.ending is Ending.DIED else result
+    try:
+        return save(result, store)
+    except OSError:
+        return result
 
 
 def _earlier(

@@ -1,0 +1,32 @@
+"""A run that compiles at once: a random walk, for tests of what surrounds the steps."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from helpers import normal
+
+START = {"w": normal(3, 2, seed=1), "empty": jnp.zeros((0, 2)), "short": jnp.ones(3, jnp.bfloat16)}
+
+
+class Walk(eqx.Module):
+    """A random walk whose state is a key."""
+
+    rate: float = 1.0
+
+    def init(self, params):
+        return jax.random.key(1)
+
+    def step(self, params, key, batch):
+        key, now = jax.random.split(key)
+        moved = params["w"] + self.rate * jax.random.normal(now, (3, 2))
+        return params | {"w": moved}, key, {"loss": jnp.sum(moved**2)}
+
+
+OPT = Walk()
+
+
+def bits(fit):
+    """Everything that a run computes, as bytes."""
+    leaves = [fit.params, jax.random.key_data(fit.state), dict(fit.history.columns)]
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(leaves)]
