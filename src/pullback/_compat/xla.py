@@ -19,6 +19,8 @@ import equinox as eqx
 import jax
 from jax._src import core  # noqa: TID251  (see `_outermost`)
 
+from .mappings import forget_if_full
+
 OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 """What to pass as `jax.jit(..., compiler_options=...)` to protect a program of your own."""
 
@@ -35,18 +37,36 @@ def affected(jaxlib: str) -> bool:
 
 
 def jit(function: Function) -> Function:
-    """Return `eqx.filter_jit(function)`, compiled with `OPTIONS` where they are needed."""
-    plain = eqx.filter_jit(function)
+    """Return `eqx.filter_jit(function)`, compiled with `OPTIONS` where they are needed.
+
+    Before the programs of the process become too many, they are forgotten (`mappings.py`).
+    """
+    traced = False
+
+    @functools.wraps(function)
+    def noticed(*args, **kwargs):
+        nonlocal traced
+        traced = True
+        return function(*args, **kwargs)
+
+    plain = eqx.filter_jit(noticed)
 
     @functools.cache
     def protected():
         # Decided at the first call: to ask for the platform at import would start JAX.
         needed = jax.default_backend() == "cpu" and affected(version("jaxlib"))
-        return eqx.filter_jit(function, compiler_options=OPTIONS) if needed else plain
+        return eqx.filter_jit(noticed, compiler_options=OPTIONS) if needed else plain
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        return (protected() if _outermost() else plain)(*args, **kwargs)
+        nonlocal traced
+        if not _outermost():
+            return plain(*args, **kwargs)
+        if traced:
+            # A program was compiled since the last call.
+            traced = False
+            forget_if_full()
+        return protected()(*args, **kwargs)
 
     return call  # pyright: ignore[reportReturnType]
 

@@ -1,0 +1,47 @@
+"""Programs are forgotten, with a warning, before the memory mappings of the process are used up."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback._compat import mappings
+
+needs_proc = pytest.mark.skipif(not mappings.MAPS.exists(), reason="counts /proc/self/maps")
+PROBLEM = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
+
+
+def solve(count):
+    """The natural gradient of least squares, which is the distance to the solution."""
+    x = jnp.asarray(np.random.default_rng(count).normal(size=(count, 2)))
+    return pb.natural_gradient(PROBLEM, jnp.ones(2), (x, jnp.zeros(count))).vector
+
+
+@needs_proc
+def test_a_sweep_over_sizes_forgets_and_goes_on(monkeypatch, tmp_path):
+    limit = tmp_path / "limit"
+    limit.write_text("100\n")
+    solve(3)
+    monkeypatch.setattr(mappings, "LIMIT", limit)
+    with pytest.warns(mappings.ProgramsWarning, match=r"of the 100 memory mappings"):
+        answer = solve(4)
+    np.testing.assert_allclose(answer, 1.0, rtol=1e-10)
+
+
+def test_nothing_happens_below_the_limit(recwarn):
+    mappings.forget_if_full()
+    assert not recwarn.list
+
+
+def test_without_proc_nothing_is_done(monkeypatch, tmp_path, recwarn):
+    monkeypatch.setattr(mappings, "MAPS", tmp_path / "absent")
+    mappings.forget_if_full()
+    assert not recwarn.list
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.filterwarnings("always::pullback._compat.mappings.ProgramsWarning")
+def test_many_shapes_in_one_process():
+    for count in range(3, 303):
+        np.testing.assert_allclose(solve(count), 1.0, rtol=1e-9)
