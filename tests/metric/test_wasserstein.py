@@ -5,8 +5,10 @@ import statistics
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from registry_metrics import compiled, normal, positive_definite
 
+import pullback as pb
 from pullback import metric as m
 from pullback._base.tree import all_finite
 from pullback.metric._wasserstein_covariance import lyapunov
@@ -94,3 +96,13 @@ def test_logarithmic_mean_is_accurate_everywhere():
     ]
     np.testing.assert_allclose(compiled(m.LogarithmicMean(), a, b), expected, rtol=1e-12)
     assert all_finite(compiled(jax.jacfwd(lambda x: m.LogarithmicMean()(x, b[:3])), a[:3]))
+
+
+def test_capacities_that_differ_beyond_the_digits_are_refused():
+    """A pseudo-inverse would drop the light edge, and with it the exchange of mass along it."""
+    metric = pb.metric.WassersteinGraph(((0, 1), (1, 2)))
+    problem = pb.Composite(lambda p: p, lambda z: jnp.sum(z**2), metric)
+    with pytest.raises(RuntimeError, match="capacities of edges differ by more than"):
+        pb.natural_gradient(problem, jnp.asarray([1.0, 1e-60, 1e-100]))
+    ng = pb.natural_gradient(problem, jnp.asarray([0.5, 0.5, 0.0]))
+    assert ng.result == pb.RESULTS.successful

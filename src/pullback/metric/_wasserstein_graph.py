@@ -134,7 +134,12 @@ class WassersteinGraph(AbstractMetric):
         batch = p.shape[:-1]
         weights = jnp.broadcast_to(weights, (*batch, len(pairs)))
         capacity = self.mean(p[..., pairs[:, 0]], p[..., pairs[:, 1]]) * weights
-        roots = jnp.sqrt(capacity).reshape(*batch, 1, len(pairs))
+        roots = jnp.sqrt(capacity)
+        # A pseudo-inverse takes an edge of very small capacity for one of capacity zero.
+        largest = jnp.max(roots, axis=-1, keepdims=True, initial=0.0)
+        lost = (roots > 0) & (roots < _spread(n, len(pairs), p.dtype) * largest)
+        roots = jnp.where(jnp.any(lost, axis=-1, keepdims=True), jnp.nan, roots)
+        roots = roots.reshape(*batch, 1, len(pairs))
         return jnp.broadcast_to(signs, (*batch, n, len(pairs))) * roots, like
 
     def root(self, z):
@@ -156,10 +161,21 @@ class WassersteinGraph(AbstractMetric):
 
     def complaint(self, z):
         p, _ = one_array(z, "WassersteinGraph(edges)", "one array of probabilities", "")
+        if bool(jnp.all(p >= 0)):
+            return (
+                f"The probabilities go from {float(p.min()):.6g} to {float(p.max()):.6g}, so that "
+                f"the capacities of edges differ by more than {p.dtype} resolves. Set what is "
+                "negligible to zero: an edge of capacity zero is absent."
+            )
         return (
             f"WassersteinGraph takes probabilities, and these outputs go from {float(p.min()):.6g} "
             f"to {float(p.max()):.6g}: return softmax(logits), not logits."
         )
+
+
+def _spread(vertices: int, edges: int, dtype: Any) -> float:
+    """The ratio of singular values below which `jnp.linalg.pinv` drops the smaller one, doubled."""
+    return 20 * max(vertices, edges) * float(jnp.finfo(dtype).eps)
 
 
 def _checked_edges(edges: Any) -> tuple[tuple[int, int], ...]:
