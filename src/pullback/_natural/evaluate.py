@@ -134,7 +134,8 @@ def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = Fa
         everything = metric.nonsingular and problem.measure.positive
     r = jnp.where(rows.active, r, 0.0)
     steep = None
-    if not (inverse.cancels_weights or metric.constant):
+    # Weights cancel only where the metric keeps them apart from its rows.
+    if not ((inverse.cancels_weights and rows.graded) or metric.constant):
         steep = _steep(rows, r, _unweighted(c, weights))
     if everything and steep is None:
         return Lifted(r, None, one)
@@ -145,9 +146,10 @@ def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = Fa
     inside = rows.root.unit(graded.astype(like.dtype))
     outside = jax.tree.map(jnp.subtract, c, inside)
     size, total = jnp.linalg.norm(like.ravel(outside)), jnp.linalg.norm(like.ravel(c))
-    # Rounding of c itself (p - 1 at a saturated p, absolute 1e-16 of a loss of order one) is not a
-    # part outside the range.
-    noise = 64 * jnp.finfo(like.dtype).eps * (total + jnp.linalg.norm(weights).astype(like.dtype))
+    # Rounding of c itself is not a part outside the range; that of p - 1 at a saturated p is
+    # absolute, 1e-16 of a loss of order one.
+    terms = jnp.linalg.norm(weights).astype(like.dtype) if rows.graded else 0.0
+    noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     outside = jax.tree.map(lambda x: jnp.where(size > noise, x, jnp.zeros_like(x)), outside)
     share = jnp.where(size > noise, fraction(jnp.linalg.norm(like.ravel(inside)), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype))
