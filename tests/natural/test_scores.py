@@ -1,4 +1,4 @@
-"""`Scores` takes the mean off its rows; what is left of equal rows is rounding, and no direction."""
+"""`Scores` takes the mean off its rows; what is left of equal rows is rounding, no direction."""
 
 import jax.numpy as jnp
 import numpy as np

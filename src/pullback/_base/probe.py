@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 def probe(count: int, dtype: Any) -> Float[Array, " n"]:
     r"""Return pseudo-random numbers of mean 0 and variance 1, between ½ and 1½ in size.
 
-    With \(\zeta\) of this kind \(\|A^\top\zeta\|^2\) is \(\|A\|_F^2\) in the mean. Signs alone would
-    do that, too, but rows that are equal could cancel to nothing. By hand: the generators of JAX
-    take longer to compile than everything around them.
+    With \(\zeta\) of this kind \(\|A^\top\zeta\|^2\) is \(\|A\|_F^2\) in the mean. Signs alone do
+    that, too, but rows that are equal could cancel to nothing. By hand: the generators of JAX take
+    longer to compile than everything around them.
     """
     bits = jnp.arange(1, count + 1, dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
     for factor, shift in ((0x85EBCA77, 15), (0xC2B2AE3D, 13)):

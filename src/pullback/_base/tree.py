@@ -108,7 +108,7 @@ class Structure(eqx.Module):
         sizes = [size for size in self.sizes if size]
         parts = iter(jax.lax.split(vector, sizes) if sizes else [])
 
-        # An empty part of a split makes XLA lose what it knows of calls to LAPACK (jaxlib 0.10: "no
+        # An empty part of a split makes XLA lose what it knows of calls to LAPACK (XLA of 2026: "no
         # registered implementation for untyped custom call").
         def leaf(size, shape, dtype):
             return next(parts).reshape(shape).astype(dtype) if size else jnp.zeros(shape, dtype)

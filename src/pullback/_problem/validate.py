@@ -92,8 +92,9 @@ def check_outputs(objective: Objective, outputs: Outputs) -> None:
     short = sorted({str(x.dtype) for x in arrays if is_half(x.dtype)})
     if short:
         raise ValueError(
-            f"the outputs of the model are {', '.join(short)}, although parameters and inputs reach "
-            "it in float32 or more: the linear algebra needs that. Compute in float32 inside."
+            f"the outputs of the model are {', '.join(short)}, although parameters and inputs are "
+            "given to it in float32 or more, which the linear algebra needs. Compute in float32 "
+            "inside."
         )
     if not objective.has_data:
         return
