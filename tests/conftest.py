@@ -26,6 +26,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Files whose parametrised tests run, by default, on one of n of their cases: another one with each
 # seed (`sampling.py`). `make test-all` runs all of them.
 THINNED = {
+    "test_certificate": 5,
+    "test_certificate_fails": 4,
     "test_claims": 8,
     "test_contracts": 8,
     "test_filters": 14,

@@ -41,7 +41,7 @@ from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
 from ..solver._redamped import inverse_damping
-from .rounding import Noise, half_of_the_digits, noise_of, precision
+from .rounding import Noise, half_of_the_digits, noise_of, norm, precision
 
 
 def tolerance(dtype: Any) -> float:
@@ -108,9 +108,14 @@ def certify(
     """
     image, total = rows.mv(eta), rows.rmv(r)
     total = total if g is None else total + g
-    residual, size = r - image, jnp.linalg.norm(image)
-    formed = undamped.formed_rows is not None
-    difference = jnp.linalg.norm(given.mv(eta) - image) if formed else jnp.zeros_like(size)
+    residual, size = r - image, norm(image)
+    difference, missing = jnp.zeros_like(size), jnp.zeros_like(size)
+    if undamped.formed_rows is not None:
+        difference = norm(given.mv(eta) - image)
+        # η says nothing of a parameter that the rows leave out.
+        product = rows.rmv(probe(rows.shape[0], size.dtype))
+        other = given.rmv(probe(rows.shape[0], size.dtype))
+        missing = relative(norm(other - product), norm(other), 0.0)
 
     def solution(pulled: Flat, largest: Scalar) -> Solution:
         """Return what is certified, from Aᵀ(r - Aη) and the norm of A; 0 for no rounding."""
@@ -120,7 +125,8 @@ def certify(
         return Solution(rows, inverse, factors, undamped, damping, eta, g, total, rest, noise)
 
     def worst(solution: Solution, equation: Scalar) -> Scalar:
-        return jnp.maximum(equation, relative(difference, size, solution.noise.image))
+        seen = relative(difference, size, solution.noise.image)
+        return jnp.maximum(equation, jnp.maximum(seen, missing))
 
     has_equation = inverse.damping is not None or _drops_nothing(inverse)
 
@@ -157,8 +163,8 @@ def _pull(rows: Rows, residual: Array, needs_norm: Callable[[Flat], Array]) -> t
         count, y, pulled, _ = state
         product, first = rows.rmv(y), count == 0
         pulled = jnp.where(first, product, pulled)
-        norm = jnp.where(first, 0.0, jnp.linalg.norm(product))
-        return count + 1, probe(y.size, y.dtype), pulled, norm
+        largest = jnp.where(first, 0.0, norm(product))
+        return count + 1, probe(y.size, y.dtype), pulled, largest
 
     nothing = jnp.zeros(rows.shape[1], residual.dtype)
     start = (jnp.zeros((), jnp.int32), residual, nothing, jnp.zeros((), residual.dtype))
@@ -183,18 +189,20 @@ def _equation(solution: Solution) -> Scalar:
 
 def _everywhere(solution: Solution) -> Scalar:
     """Return ‖ρ‖/‖g‖."""
-    norm = jnp.linalg.norm
     return relative(norm(solution.rest), norm(solution.total), solution.allowed)
 
 
 def _pseudo_inverse(solution: Solution) -> Scalar:
     """Return the residual of a pseudo-inverse that drops nothing, damped afterwards or not."""
-    norm = jnp.linalg.norm
     if solution.g is None:
         return _everywhere(solution)
-    # What is left of g_x in the kernel is no residual: use what A sees of it.
-    rest, total = jax.lax.map(solution.rows.mv, jnp.stack([solution.rest, solution.total]))
-    allowed = solution.noise.largest * solution.allowed + solution.unresolved * norm(solution.rest)
+    # What is left of g_x in the kernel is no residual: use what A sees of it. In units of its own,
+    # because one more product with A may overflow.
+    both = jnp.stack([solution.rest, solution.total])
+    unit = _unit(norm(both.ravel()))
+    rest, total = jax.lax.map(solution.rows.mv, both / unit)
+    allowed = solution.noise.largest * (solution.allowed / unit)
+    allowed = allowed + solution.unresolved * norm(both[0] / unit)
     seen = relative(norm(rest), norm(total), allowed)
     if solution.damping is None or solution.factors.kernel_exact:
         return seen
@@ -204,7 +212,7 @@ def _pseudo_inverse(solution: Solution) -> Scalar:
 
 def _in_kernel(solution: Solution) -> Scalar:
     """Return the part of a solution along a vector of the kernel, relative to the solution."""
-    rows, norm = solution.rows, jnp.linalg.norm
+    rows = solution.rows
     x = probe(solution.eta.size, solution.eta.dtype)
     n = x
     # Twice: where there is no kernel, what remains is the square of the rounding.
@@ -217,8 +225,8 @@ def _in_kernel(solution: Solution) -> Scalar:
 
 def _truncated(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
     """Return the residual of a pseudo-inverse that drops singular values."""
-    norm, s, size = jnp.linalg.norm, decomposition.s, jnp.linalg.norm(solution.eta)
-    kept = respond(solution.inverse, s, solution.rows.shape, decomposition.resolution).kept
+    s, size, resolution = decomposition.s, norm(solution.eta), _resolution(solution, decomposition)
+    kept = respond(solution.inverse, s, solution.rows.shape, resolution).kept
 
     def project(x: Flat) -> Flat:
         return decomposition.combine(jnp.where(kept, decomposition.coordinates(x), 0.0))
@@ -227,18 +235,22 @@ def _truncated(solution: Solution, decomposition: AbstractDecomposition) -> Scal
     inside = relative(norm(rest), norm(total), solution.allowed)
     # The eigenvectors of a square, K or G, mix what is kept with the rest.
     smallest = jnp.min(jnp.where(kept, s, jnp.inf), initial=jnp.inf)
-    mixed = jnp.minimum((decomposition.resolution / smallest) ** 2, 1e-2) * size
+    mixed = jnp.minimum((resolution / smallest) ** 2, 1e-2) * size
     return jnp.maximum(inside, relative(norm(shifted - project(shifted)), size, mixed))
 
 
 def _filtered(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
     """Return how far η is from h(G) g, seen from a decomposition."""
-    norm, eta, g = jnp.linalg.norm, solution.eta, solution.total
+    eta, g, s = solution.eta, solution.total, decomposition.s
     inverse, shape = solution.inverse, solution.rows.shape
-    h = respond(inverse, decomposition.s, shape, decomposition.resolution).h
+    resolution = _resolution(solution, decomposition)
+    h = respond(inverse, s, shape, resolution).h
     kernel = jnp.asarray(inverse.kernel, eta.dtype)
     allowed = jnp.maximum(jnp.max(h, initial=0.0), kernel) * solution.noise.rest
     w, v = decomposition.coordinates(eta), decomposition.coordinates(g)
+    # Vectors AᵀU/s that belong to eigenvectors of K are orthogonal up to this.
+    oblique = jnp.minimum((resolution / jnp.where(s > 0, s, 1.0)) ** 2, 1e-2)
+    allowed = allowed + norm(jnp.where(s > 0, oblique, 0.0) * w)
     inside = relative(norm(w - h * v), norm(h * v), allowed)
     left = (eta - decomposition.combine(w)) - kernel * (g - decomposition.combine(v))
     return jnp.maximum(inside, relative(norm(left), norm(eta), allowed))
@@ -246,25 +258,45 @@ def _filtered(solution: Solution, decomposition: AbstractDecomposition) -> Scala
 
 def _decomposed(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
     """Return how far a decomposition is from one of A, on the solution and the right-hand side."""
-    rows, s, g = solution.rows, decomposition.s, solution.total
-    norm = jnp.linalg.norm
-    w, v = decomposition.coordinates(solution.eta), decomposition.coordinates(g)
+    rows, top = solution.rows, _top(solution, decomposition)
+    # Vectors of length one, and A/s_max: two products with A may overflow.
+    unit, present = _unit(top), (top > 0).astype(top.dtype)
+    s, resolution = decomposition.s / unit, _resolution(solution, decomposition) / unit
+    eta = solution.eta / _unit(norm(solution.eta))
+    g = solution.total / _unit(norm(solution.total))
+    w, v = decomposition.coordinates(eta), decomposition.coordinates(g)
     solved, known = decomposition.combine(w), decomposition.combine(v)
-    images = jax.lax.map(rows.mv, jnp.stack([solved, g, g - known]))
-    turned = jax.lax.map(rows.rmv, images[:2])
-    # Singular values that A does not have would make everything else look small.
-    top = jnp.minimum(jnp.max(s, initial=0.0), 1e3 * solution.noise.largest)
-    resolution = jnp.minimum(decomposition.resolution, half_of_the_digits(rows, top))
+    images = jax.lax.map(lambda x: rows.mv(x) / unit, jnp.stack([solved, g, g - known]))
+    turned = jax.lax.map(lambda y: rows.rmv(y) / unit, images[:2])
     parts = [
-        relative(norm(turned[0] - decomposition.combine(s * s * w)), top * top * norm(solved), 0.0),
-        relative(norm(turned[1] - decomposition.combine(s * s * v)), top * top * norm(g), 0.0),
-        relative(norm(images[2]), top * norm(g), 10 * resolution * norm(g)),
+        relative(norm(turned[0] - decomposition.combine(s * s * w)), present * norm(solved), 0.0),
+        relative(norm(turned[1] - decomposition.combine(s * s * v)), present * norm(g), 0.0),
+        relative(norm(images[2]), present * norm(g), 10 * resolution * norm(g)),
+        # A truncation keeps the first ones.
+        relative(jnp.max(jnp.diff(s), initial=0.0), present, resolution),
     ]
     return jnp.max(jnp.stack(parts))
+
+
+def _top(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
+    """Return s_max; singular values that A does not have would make all else look small."""
+    return jnp.minimum(jnp.max(decomposition.s, initial=0.0), 1e3 * solution.noise.largest)
+
+
+def _resolution(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
+    """Return the resolution of a decomposition, at most half of the digits."""
+    half = half_of_the_digits(solution.rows, _top(solution, decomposition))
+    return jnp.minimum(decomposition.resolution, jnp.maximum(half, solution.rows.noise))
+
+
+def _unit(size: Scalar) -> Scalar:
+    """Return what to divide by so that a size becomes one; 1 for zero."""
+    return jnp.where(size > 0, size, 1.0)
 
 
 def relative(error: Scalar, size: Scalar, allowed: Scalar | float) -> Scalar:
     """Return error/size, at most the tolerance where the error is at most what is allowed."""
     size = jnp.maximum(size, allowed / tolerance(error.dtype))
-    # Written so that a NaN remains one.
-    return jnp.where((size == 0) & (error == 0), 0.0, error / size)
+    # Written so that a NaN remains one; beside an infinite size everything would be small.
+    found = jnp.where((size == 0) & (error == 0), 0.0, error / size)
+    return jnp.where(size < jnp.inf, found, jnp.nan)

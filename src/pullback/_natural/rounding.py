@@ -14,6 +14,13 @@ from .._base.types import Flat, Scalar
 from .._rows.rows import Rows
 
 
+def norm(x: Array) -> Scalar:
+    """Return ‖x‖; the squares of its entries may overflow."""
+    top = jnp.max(jnp.abs(x), initial=0.0)
+    unit = jnp.where((top > 0) & jnp.isfinite(top), top, 1.0)
+    return unit * jnp.linalg.norm(x / unit)
+
+
 class Noise(NamedTuple):
     """Norms of rounding errors."""
 
@@ -31,7 +38,6 @@ def noise_of(
     rows: Rows, largest: Scalar, eta: Flat, residual: Array, total: Flat, rest: Flat
 ) -> Noise:
     """Return the rounding of ρ for a solution η, r - Aη and the right-hand side g."""
-    norm = jnp.linalg.norm
     eps = precision(rows)
     image, left = largest * norm(eta), norm(residual)
     return Noise(

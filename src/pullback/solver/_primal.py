@@ -45,7 +45,12 @@ class PrimalFactors(AbstractSymmetricFactors):
 
         def how(inverse, project):
             confined = lambda g: self._confined(inverse, g)
-            eta = refine(self.gram, confined, residual, confined(rows.rmv(r)))
+            # Where nothing is dropped, the part of corrections in the kernel is all that is wrong
+            # with the solution; to take it off costs digits, and one correction more.
+            whole = isinstance(self.gram, Eigen) and not self.gram.truncates
+            correct = confined if whole else inverse
+            eta = refine(self.gram, correct, residual, confined(rows.rmv(r)))
+            eta = eta + correct(residual(eta)) if whole else eta
             if project is None:
                 return eta
             assert self.damping is not None
@@ -64,8 +69,7 @@ class PrimalFactors(AbstractSymmetricFactors):
             # What of g is outside the range of G stays in the residual, and would come in through
             # the eigenvectors, off by eps cond(A)²: one product with G takes it away.
             def clean(rest):
-                rest = rest if self.damping is not None else inverse(product(rest))
-                return self._confined(inverse, rest)
+                return inverse(rest if self.damping is not None else inverse(product(rest)))
 
             residual = lambda eta: g - product(eta) - self._damped(eta)
             return refine(self.gram, clean, residual, self._confined(inverse, g))

@@ -44,6 +44,8 @@ class Eigen(eqx.Module):
     """The singular value at or below which everything is rounding."""
     refinements: int = eqx.field(static=True)
     """How often a solution is refined: twice for a pseudo-inverse, which eigenvectors square."""
+    truncates: bool = eqx.field(static=True)
+    """Whether singular values above rounding may be dropped."""
 
     @property
     def size(self) -> Scalar:
@@ -131,7 +133,7 @@ def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> 
     h, kept, cutoff = respond(inverse, s, shape, resolution)
     spectrum = Spectrum.of(s, kept, cutoff)
     refinements = 2 if inverse.pseudo_inverse else 0
-    return Eigen(vectors[:, ::-1], s, h, kept, spectrum, resolution, refinements)
+    return Eigen(vectors[:, ::-1], s, h, kept, spectrum, resolution, refinements, inverse.truncates)
 
 
 def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:

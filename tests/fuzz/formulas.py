@@ -1,0 +1,149 @@
+"""The metrics, losses and models in closed form, for any kind of number.
+
+`lib` is `MP` (arbitrary precision) or `Floats(dtype)` (NumPy); arrays of the former are NumPy
+arrays of mpmath numbers. Imports nothing of pullback, nor JAX.
+"""
+
+from typing import Any
+
+import numpy as np
+from mpmath import mp, mpf
+
+from .problem import Structure, Values
+
+
+class MP:
+    """Functions of mpmath numbers, entry by entry."""
+
+    @staticmethod
+    def array(x: Any) -> np.ndarray:
+        """Return exact mpmath numbers from floats."""
+        x = np.asarray(x)
+        out = np.empty(x.shape, dtype=object)
+        for place in np.ndindex(*x.shape):
+            out[place] = mpf(float(x[place]))
+        return out
+
+    @staticmethod
+    def zeros(*shape: int) -> np.ndarray:
+        """Return zeros."""
+        out = np.empty(shape, dtype=object)
+        out[...] = mpf(0)
+        return out
+
+    exp = staticmethod(np.frompyfunc(mp.exp, 1, 1))
+    log1p = staticmethod(np.frompyfunc(mp.log1p, 1, 1))
+    tanh = staticmethod(np.frompyfunc(mp.tanh, 1, 1))
+    sin = staticmethod(np.frompyfunc(mp.sin, 1, 1))
+    cos = staticmethod(np.frompyfunc(mp.cos, 1, 1))
+    sigmoid = staticmethod(np.frompyfunc(lambda x: 1 / (1 + mp.exp(-x)), 1, 1))
+    softplus = staticmethod(np.frompyfunc(lambda x: mp.log1p(mp.exp(x)), 1, 1))
+
+
+class Floats:
+    """The same with NumPy numbers."""
+
+    def __init__(self, dtype: Any):
+        self.dtype = np.dtype(dtype)
+
+    def array(self, x: Any) -> np.ndarray:
+        """Return numbers in the dtype."""
+        return np.asarray(x).astype(self.dtype)
+
+    def zeros(self, *shape: int) -> np.ndarray:
+        """Return zeros."""
+        return np.zeros(shape, self.dtype)
+
+    exp, log1p, tanh, sin, cos = map(staticmethod, (np.exp, np.log1p, np.tanh, np.sin, np.cos))
+
+    @staticmethod
+    def sigmoid(x: np.ndarray) -> np.ndarray:
+        """Return the logistic function."""
+        return 1 / (1 + np.exp(-x))
+
+    @staticmethod
+    def softplus(x: np.ndarray) -> np.ndarray:
+        """Return log(1 + e^x)."""
+        return np.logaddexp(x, np.zeros_like(x))
+
+
+def activation(name: str, h: np.ndarray, lib: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return f(h) and f'(h)."""
+    one = h * 0 + 1
+    if name == "tanh":
+        t = lib.tanh(h)
+        return t, one - t * t
+    if name == "softplus":
+        return lib.softplus(h), lib.sigmoid(h)
+    if name == "sin":
+        return lib.sin(h), lib.cos(h)
+    if name == "square":
+        return h * h, 2 * h
+    if name == "cube":
+        return h * h * h, 3 * h * h
+    assert name == "exp", name
+    e = lib.exp(h)
+    return e, e
+
+
+def softmax(z: np.ndarray, lib: Any) -> np.ndarray:
+    """Return the probabilities of logits."""
+    e = lib.exp(z - max(z))
+    return e / e.sum()
+
+
+def offsets(structure: Structure) -> dict[str, int]:
+    """Return where each moving leaf begins in the flat vector."""
+    places, start = {}, 0
+    for leaf in structure.moving:
+        places[leaf.name] = start
+        start += leaf.size
+    return places
+
+
+def outputs(
+    structure: Structure, params: dict[str, np.ndarray], x: np.ndarray | None, lib: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return z (q,) and J (q, P) of one sample, tangents propagated forward."""
+    start, size = offsets(structure), structure.size
+    h = lib.zeros(structure.inputs) + 1 if x is None else x
+    t = lib.zeros(len(h), size)
+    for op, *args in structure.program:
+        if op == "affine":
+            names, bias = args
+            w = sum(params[name] for name in names)
+            t = w @ t
+            for name in names:
+                for i in range(w.shape[0]):
+                    place = start[name] + i * w.shape[1]
+                    t[i, place : place + w.shape[1]] = t[i, place : place + w.shape[1]] + h
+            h = w @ h
+            if bias is not None:
+                h = h + params[bias]
+                for i in range(len(h)):
+                    t[i, start[bias] + i] = t[i, start[bias] + i] + 1
+        elif op == "act":
+            h, slope = activation(args[0], h, lib)
+            t = slope[:, None] * t
+        elif op == "scale":
+            theta = params[args[0]]
+            t = theta[:, None] * t
+            for i in range(len(h)):
+                t[i, start[args[0]] + i] = t[i, start[args[0]] + i] + h[i]
+            h = theta * h
+        elif op == "powers":
+            h = np.concatenate([h * 0 + 1, *(h**k for k in range(1, args[0] + 1))])
+            t = lib.zeros(len(h), size)
+        elif op == "softmax":
+            p = softmax(h, lib)
+            t = p[:, None] * (t - (p @ t)[None, :])
+            h = p
+        else:
+            assert op == "zero", op
+            h, t = h * 0, t * 0
+    return h, t
+
+
+def moving(structure: Structure, values: Values, lib: Any) -> dict[str, np.ndarray]:
+    """Return the parameters that move, as numbers of `lib`."""
+    return {leaf.name: lib.array(values.params[leaf.name]) for leaf in structure.moving}

@@ -1,0 +1,42 @@
+"""Failures that are known and not mended yet, and how to recognise them.
+
+Each has a minimised problem of its name in `found/`, which `test_fuzz.py` expects to fail:
+an entry has to be removed when its cause is mended.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .problem import Problem
+
+
+class Known(NamedTuple):
+    """Why a failure is known, and whether a problem and its verdict are a case of it."""
+
+    why: str
+    matches: Callable[[Problem, Any], bool]
+
+
+def _overflow(problem: Problem, verdict: Any) -> bool:
+    return verdict.outcome == "silently wrong" and "residual 0.0e+00" in verdict.detail
+
+
+def _half_without_data(problem: Problem, verdict: Any) -> bool:
+    s = problem.structure
+    return s.samples == 0 and s.dtype in ("float16", "bfloat16") and "Promotion" in verdict.detail
+
+
+KNOWN: dict[str, Known] = {
+    "half-without-data": Known(
+        "float16 and bfloat16, a model without data, strict promotion", _half_without_data
+    ),
+    "certificate-overflow": Known("norms above the root of the largest number: inf", _overflow),
+}
+
+
+def known(problem: Problem, verdict: Any) -> str:
+    """Return the name of a known failure; empty if it is not one."""
+    for name, entry in KNOWN.items():
+        if entry.matches(problem, verdict):
+            return name
+    return ""

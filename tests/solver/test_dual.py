@@ -1,0 +1,163 @@
+"""`Dual`: the kernel from factors or from rows, refined, damped, and where weights cancel."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exact import conditioned, dense, exact, linear, network
+from helpers import distance
+from jax.extend.core import jaxprs_in_params
+
+import pullback as pb
+from pullback import testing
+from pullback._rows.rows import Rows
+from pullback.inverse import Dampable
+
+SHAPES = [(6, 10), (10, 6)]
+WAYS = [pb.solver.Dual(), pb.solver.Dual(structured=False)]
+INVERSES = [pb.MoorePenrose(), pb.Tikhonov(0.03), testing.random_filter(1)]
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    """Operation by operation: each is compiled once for all the cases of a shape."""
+    with jax.disable_jit():
+        yield
+
+
+def vector(size, seed=1):
+    return np.random.default_rng(seed).standard_normal(size)
+
+
+@pytest.mark.parametrize("inverse", INVERSES, ids=lambda x: type(x).__name__)
+def test_structure_changes_nothing(inverse):
+    metric, a = network(samples=4, width=8)
+    r, g = vector(a.shape[0]), vector(a.shape[1])
+    lifted, covector = dense(a, inverse)
+    for solver in WAYS:
+        factors = metric.factorise(inverse, solver)
+        assert distance(factors.solve_lifted(jnp.asarray(r)), lifted @ r) < 1e-11
+        assert distance(factors.solve_covector(jnp.asarray(g)), covector @ g) < 1e-10
+        made = factors.factors.formed_rows
+        assert (made is None) == solver.structured
+        if made is not None:
+            np.testing.assert_allclose(made.mv(jnp.asarray(g)), a @ g, atol=1e-12)
+
+
+def test_the_kernel_from_factors_never_forms_A(monkeypatch):
+    """No array of m P numbers, and no call that makes one."""
+    metric, a = network(samples=4, width=8)
+    m, size = a.shape
+
+    def solve(r, g):
+        factors = pb.solver.Dual().factorise(metric.whitened, pb.MoorePenrose())
+        return factors.solve_lifted(r), factors.solve_covector(g), factors.project(g)
+
+    monkeypatch.setattr(Rows, "unit_rows", None)
+    with jax.disable_jit(False):
+        program = jax.make_jaxpr(solve)(jnp.ones(m), jnp.ones(size))
+    assert largest(program.jaxpr) < m * size
+
+
+def largest(jaxpr):
+    """Return the number of entries of the largest array of a program."""
+    sizes = [getattr(v.aval, "size", 0) for e in jaxpr.eqns for v in (*e.invars, *e.outvars)]
+    inner = [largest(j) for e in jaxpr.eqns for j in jaxprs_in_params(e.params)]
+    return max([0, *sizes, *inner])
+
+
+@pytest.mark.parametrize("solver", WAYS, ids=["structured", "formed"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_refinement_recovers_what_squaring_loses(shape, solver):
+    a, g = conditioned(*shape, 1e6), vector(shape[1])
+    r = a @ g
+    factors = linear(a).factorise(pb.MoorePenrose(), solver)
+    values, vectors = np.linalg.eigh(a @ a.T)
+    values, vectors = values[-6:], vectors[:, -6:]
+    naive = a.T @ (vectors / values) @ vectors.T @ r
+    expected = exact(a, r)
+    assert distance(naive, expected) > 1e-7
+    assert distance(factors.solve_lifted(jnp.asarray(r)), expected) < 1e-9
+    assert int(factors.rank) == 6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_decomposition_serves_every_damping(shape):
+    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
+    for inverse in (pb.MoorePenrose(), pb.TruncatedRank(3)):
+        factors = linear(a).factorise(Dampable(inverse), pb.solver.Dual())
+        for damping in (0.0, 1e-6, 0.03, 10.0):
+            damped, (lifted, covector) = factors.damped(damping), dense(a, inverse, damping)
+            assert distance(damped.solve_lifted(jnp.asarray(r)), lifted @ r) < 1e-9, damping
+            assert distance(damped.solve_covector(jnp.asarray(g)), covector @ g) < 1e-8, damping
+
+
+@pytest.mark.parametrize("damping", [1e-3, 1.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_damped_kernel_by_cholesky(shape, damping):
+    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
+    factors = linear(a).factorise(pb.Tikhonov(damping), pb.solver.Dual())
+    assert distance(factors.solve_lifted(jnp.asarray(r)), exact(a, r, damping=damping)) < 1e-12
+    found = factors.solve_covector(jnp.asarray(g))
+    assert distance(found, exact(a, g=g, damping=damping)) < 1e-12
+    inner = factors.factors
+    assert not bool(factors.spectrum.fallback) and int(factors.rank) == -1
+    assert inner.decomposition is None and not inner.knows_row_space
+    assert np.all(np.isnan(inner.project(jnp.asarray(g))))
+    with pytest.raises(ValueError, match="DualFactors cannot be damped"):
+        inner.damped(jnp.asarray(0.1))
+
+
+def test_where_cholesky_proves_nothing_eigenvectors_take_its_place():
+    """K has rank 6 of 10, and λ is below its rounding."""
+    a = conditioned(10, 6, 10.0)
+    r = a @ vector(6)
+    factors = linear(a).factorise(pb.Tikhonov(1e-17), pb.solver.Dual())
+    assert bool(factors.spectrum.fallback)
+    assert distance(factors.solve_lifted(jnp.asarray(r)), exact(a, r, damping=1e-17)) < 1e-9
+    problem = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2, measure=pb.Sum())
+    example = problem, jnp.zeros(6), (jnp.asarray(a), jnp.asarray(r))
+    ng = pb.natural_gradient(*example, inverse=pb.Tikhonov(1e-17), solver=pb.solver.Dual())
+    assert bool(ng.stats.fallback) and "Cholesky fell back on eigenvectors" in str(ng.stats)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_decomposition_is_that_of_A(shape):
+    a, eta, w = conditioned(*shape, 100.0), vector(shape[1]), vector(6)
+    factors = linear(a).factorise(testing.random_filter(1), pb.solver.Dual()).factors
+    parts = factors.decomposition
+    count = parts.s.size
+    np.testing.assert_allclose(parts.s[:6], np.linalg.svd(a, compute_uv=False), atol=1e-9)
+    assert count == shape[0] and np.all(np.asarray(parts.s[6:]) <= float(parts.resolution))
+    gram = parts.combine(parts.s**2 * parts.coordinates(jnp.asarray(eta)))
+    np.testing.assert_allclose(gram, a.T @ a @ eta, atol=1e-11)
+    padded = jnp.asarray(np.concatenate([w, np.zeros(count - 6)]))
+    np.testing.assert_allclose(parts.coordinates(parts.combine(padded)), padded, atol=1e-9)
+    np.testing.assert_allclose(parts.resolution, np.sqrt(10 * np.finfo(float).eps) * parts.s[0])
+
+
+@pytest.mark.parametrize("solver", WAYS, ids=["structured", "formed"])
+@pytest.mark.parametrize("repeated", [False, True], ids=["onto", "repeated row"])
+def test_weights_cancel_where_rows_are_independent(solver, repeated):
+    """Logits up to 60: the weights span 1e13, past what K resolves."""
+    x = conditioned(6, 10, 10.0)
+    logits = np.linspace(0.0, 60.0, 6)
+    if repeated:
+        x[1], logits = x[0], np.linspace(0.0, 3.0, 6)
+    y = (np.arange(6) % 2).astype(float)
+    offset = jnp.asarray(logits * np.sign(y - 0.5))
+    problem = pb.Composite(lambda p, x: x[0] @ p + x[1], metric=pb.metric.Bernoulli())
+    example = problem, jnp.zeros(10), ((jnp.asarray(x), offset), jnp.asarray(y))
+    factors = pb.pullback(*example).factorise(pb.MoorePenrose(), solver)
+    assert bool(factors.spectrum.graded) == (not repeated)
+    assert int(factors.rank) == (5 if repeated else 6)
+    r, weights = vector(6), np.asarray(pb.pullback(*example).whitened.log_scale)
+    scaled = np.exp(weights)[:, None] * x
+    found = factors.solve_lifted(jnp.asarray(r))
+    if not repeated:
+        assert distance(found, exact(x, r, weights=weights)) < 1e-10
+        return
+    assert distance(found, np.linalg.pinv(scaled) @ (np.exp(weights) * r)) < 1e-10
+    g = scaled.T @ vector(6, seed=3)
+    found = factors.solve_covector(jnp.asarray(g))
+    assert distance(found, np.linalg.pinv(scaled.T @ scaled, rcond=1e-12) @ g) < 1e-8
