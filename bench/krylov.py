@@ -47,7 +47,7 @@ def products(pb, composite, params, batch, preconditioner) -> list[int | None]:
     def run(params, batch, rtol):
         rows = pb.pullback(composite, params, batch).whitened
         _, c = composite.value_and_differential(rows.outputs, rows.objective.batch)
-        r = lift(rows, c).r
+        r = lift(rows, c, inverse, own=composite.loss is None).r
         factors = pb.solver.Krylov(rtol, LIMIT, preconditioner).factorise(rows, inverse)
         v, count = factors.counted(r)
         b = rows.scale * r

@@ -17,10 +17,6 @@ class Known(NamedTuple):
     matches: Callable[[Problem, Any], bool]
 
 
-def _overflow(problem: Problem, verdict: Any) -> bool:
-    return verdict.outcome == "silently wrong" and "residual 0.0e+00" in verdict.detail
-
-
 def _half_without_data(problem: Problem, verdict: Any) -> bool:
     s = problem.structure
     return s.samples == 0 and s.dtype in ("float16", "bfloat16") and "Promotion" in verdict.detail
@@ -30,7 +26,6 @@ KNOWN: dict[str, Known] = {
     "half-without-data": Known(
         "float16 and bfloat16, a model without data, strict promotion", _half_without_data
     ),
-    "certificate-overflow": Known("norms above the root of the largest number: inf", _overflow),
 }
 
 

@@ -35,13 +35,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._base.probe import probe
 from .._base.types import Flat, Scalar
+from .._base.vector import norm, probe
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
 from ..solver._redamped import inverse_damping
-from .rounding import Noise, half_of_the_digits, noise_of, norm, precision
+from .rounding import Noise, half_of_the_digits, noise_of, precision
 
 
 def tolerance(dtype: Any) -> float:

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
+from .._base.vector import norm
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
 from .._problem.validate import check_inputs, check_outputs
@@ -145,13 +146,13 @@ def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = Fa
     graded = jnp.where(rows.active, jnp.exp(2 * rows.log_scale) * r, 0.0)
     inside = rows.root.unit(graded.astype(like.dtype))
     outside = jax.tree.map(jnp.subtract, c, inside)
-    size, total = jnp.linalg.norm(like.ravel(outside)), jnp.linalg.norm(like.ravel(c))
+    size, total = norm(like.ravel(outside)), norm(like.ravel(c))
     # Rounding of c itself is not a part outside the range; that of p - 1 at a saturated p is
     # absolute, 1e-16 of a loss of order one.
-    terms = jnp.linalg.norm(weights).astype(like.dtype) if rows.graded else 0.0
+    terms = norm(weights).astype(like.dtype) if rows.graded else 0.0
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     outside = jax.tree.map(lambda x: jnp.where(size > noise, x, jnp.zeros_like(x)), outside)
-    share = jnp.where(size > noise, fraction(jnp.linalg.norm(like.ravel(inside)), total), 1.0)
+    share = jnp.where(size > noise, fraction(norm(like.ravel(inside)), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype))
 
 

@@ -1,7 +1,7 @@
 r"""What products with \(A\) cannot tell from zero.
 
 The rounding of \(A^\top(r - A\eta)\) is of the size \(\mathrm{eps}\,\|A\|_F\,(\|r - A\eta\| +
-\|A\|_F\|\eta\|)\). \(\|A\|_F\) is estimated by one product (`_base/probe.py`).
+\|A\|_F\|\eta\|)\). \(\|A\|_F\) is estimated by one product (`_base/vector.py`).
 """
 
 import math
@@ -11,14 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._base.types import Flat, Scalar
+from .._base.vector import norm
 from .._rows.rows import Rows
-
-
-def norm(x: Array) -> Scalar:
-    """Return ‖x‖; the squares of its entries may overflow."""
-    top = jnp.max(jnp.abs(x), initial=0.0)
-    unit = jnp.where((top > 0) & jnp.isfinite(top), top, 1.0)
-    return unit * jnp.linalg.norm(x / unit)
 
 
 class Noise(NamedTuple):

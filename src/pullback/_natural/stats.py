@@ -7,6 +7,7 @@ from jaxtyping import Array
 
 from .._base.show import is_single, number, table
 from .._base.types import Count, Flat, Scalar
+from .._base.vector import norm
 from .evaluate import Evaluation, fraction
 from .factorised import Factorised
 
@@ -88,7 +89,7 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
     rows, factors = factorised.rows, factorised.factors
     eta = rows.from_params(vector)
     lifted, g = factorised.graded(evaluation.lifted), factorised.scaled(evaluation.outside)
-    norm, image = jnp.linalg.norm, rows.mv(eta)
+    image = rows.mv(eta)
     tangent = jnp.asarray(jnp.nan, eta.dtype)
     if evaluation.lifted is not None:
         tangent = fraction(norm(image), norm(lifted))

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._base.probe import probe
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
+from .._base.vector import probe
 from .._problem.composite import Objective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot

@@ -20,7 +20,16 @@ from .._rows.rows import Rows
 from ._base import AbstractSolver
 from ._cost import dual_cost
 from ._redamped import without
-from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine, refine_if
+from ._symmetric import (
+    CANCELS,
+    TURNS,
+    AbstractSymmetricFactors,
+    Damped,
+    Eigen,
+    damped,
+    eigen,
+    refine,
+)
 
 
 class ScaledRows(eqx.Module):
@@ -71,9 +80,11 @@ class DualFactors(AbstractSymmetricFactors):
             return self.scaled.rmv(self.gram.apply_resolved(r))
         mv, rmv = self.scaled.mv, self.scaled.rmv
 
-        def how(inverse, project):
-            resolved = inverse if project is None else lambda x: inverse(project(x))
-            y = self._refined(inverse, r)
+        def how(inverse, part):
+            # Along eigenvectors that are rounding y would be r/λ, whose rounding is all that Aᵀy
+            # keeps of it.
+            resolved = inverse if part is None else part.inverse
+            y = self._refined(resolved, r)
             solution = rmv(y)
 
             # What of r is outside the range of A comes in through the eigenvectors, off by
@@ -86,7 +97,11 @@ class DualFactors(AbstractSymmetricFactors):
 
             if self.damping is None:
                 return jax.lax.fori_loop(0, self.gram.refinements, lambda _, x: again(x), solution)
-            return refine_if(self.gram.size * jnp.linalg.norm(y), again, solution)
+            # A small difference of large numbers is refined; that is rare, and each turn takes as
+            # long as a solve.
+            lost = self.gram.size * jnp.linalg.norm(y) > CANCELS * jnp.linalg.norm(solution)
+            turns = jnp.where(lost, TURNS, 0) if part is None else TURNS
+            return jax.lax.fori_loop(0, turns, lambda _, x: again(x), solution)
 
         return self.gram.solve(how)
 
@@ -94,9 +109,17 @@ class DualFactors(AbstractSymmetricFactors):
         gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         if isinstance(gram, Damped):
 
-            def woodbury(inverse, _):
+            def woodbury(inverse, part):
+                rest = lambda v: g - rmv(mv(v)) - gram.damping * v
+                if part is not None:
+                    # λ is rounding beside K, and what Woodbury's formula divides by λ would be
+                    # rounding: the range by itself, and only what is outside is divided.
+                    within = lambda g: rmv(part.inverse(part.inverse(mv(g))))
+                    outside = without(lambda g: rmv(part.inverse(mv(g))), g) / gram.damping
+                    start = within(g) + outside
+                    return jax.lax.fori_loop(0, TURNS, lambda _, v: v + within(rest(v)), start)
                 once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
-                return refine(gram, once, lambda v: g - rmv(mv(v)) - gram.damping * v, once(g))
+                return refine(gram, once, rest, once(g))
 
             return gram.solve(woodbury)
         if not gram.refinements:

@@ -11,7 +11,8 @@ from .._gram.structured import WORKSPACE, find, structured_metric
 from .._rows.rows import MEMORY, Rows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
-from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine
+from ._redamped import without
+from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, Part, damped, eigen, refine
 
 
 class Matrix(eqx.Module):
@@ -43,7 +44,7 @@ class PrimalFactors(AbstractSymmetricFactors):
             # Formed in the output space, where it does not cancel.
             return rows.rmv(r - rows.mv(eta)) - self._damped(eta)
 
-        def how(inverse, project):
+        def how(inverse, part):
             confined = lambda g: self._confined(inverse, g)
             # Where nothing is dropped, the part of corrections in the kernel is all that is wrong
             # with the solution; to take it off costs digits, and one correction more.
@@ -51,13 +52,13 @@ class PrimalFactors(AbstractSymmetricFactors):
             correct = confined if whole else inverse
             eta = refine(self.gram, correct, residual, confined(rows.rmv(r)))
             eta = eta + correct(residual(eta)) if whole else eta
-            if project is None:
+            if part is None:
                 return eta
             assert self.damping is not None
             # λ is rounding beside G: along eigenvectors that are rounding, too, η is anything, and
             # no residual shows it. There λη = Aᵀ(r - Aη) is exact.
             again = rows.rmv(r - rows.mv(eta)) / self.damping
-            return project(eta) + (again - project(again))
+            return part.project(eta) + without(part.project, again)
 
         return self._solve(how)
 
@@ -110,10 +111,12 @@ class PrimalFactors(AbstractSymmetricFactors):
         return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
 
     def _solve(self, how) -> Array:
-        def ordered(function):
-            return None if function is None else lambda x: self._ordered(function, x)
+        ordered = lambda function: lambda x: self._ordered(function, x)
 
-        return self.gram.solve(lambda inverse, project: how(ordered(inverse), ordered(project)))
+        def inner(inverse, part):
+            return how(ordered(inverse), None if part is None else Part(*map(ordered, part)))
+
+        return self.gram.solve(inner)
 
     def _ordered(self, function, x: Array) -> Array:
         return function(x) if self.order is None else scatter(function(x[self.order]), self.order)

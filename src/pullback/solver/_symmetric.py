@@ -11,7 +11,7 @@ the inverse is damped or a pseudo-inverse; any other filter is applied to the ei
 import abc
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,8 +26,18 @@ from ..inverse._base import AbstractInverse, respond
 from ._base import AbstractDecomposition, AbstractFactors, Spectrum
 from ._redamped import Redamped, damped_filter, inverse_damping
 
-How = Callable[[Callable[[Array], Array], Callable[[Array], Array] | None], Array]
-"""A solution from an inverse and a projection; see `solve` of `Eigen` and `Damped`."""
+Map = Callable[[Array], Array]
+
+
+class Part(NamedTuple):
+    """An inverse on some of the eigenvectors, and the projection on them."""
+
+    inverse: Map
+    project: Map
+
+
+How = Callable[[Map, Part | None], Array]
+"""A solution from an inverse and a part of it; see `solve` of `Eigen` and `Damped`."""
 CANCELS, TURNS = 1e4, 4
 """From which loss of digits on a damped solution is refined, and how often."""
 
@@ -97,10 +107,10 @@ class Damped(eqx.Module):
         return self.solve(lambda inverse, _: inverse(x))
 
     def solve(self, how: How) -> Array:
-        """Return `how(inverse, project)`, with `inverse(x)` = (· + λ)⁻¹ x.
+        """Return `how(inverse, resolved)`, with `inverse(x)` = (· + λ)⁻¹ x.
 
-        `project` takes off the eigenvectors whose eigenvalue is rounding; `None` where λ is larger
-        than that.
+        `resolved` is the part without eigenvectors whose eigenvalue is rounding; `None` where λ is
+        larger than that.
         """
 
         def by_eigenvectors():
@@ -108,9 +118,10 @@ class Damped(eqx.Module):
             values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
             noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(values, initial=0.0)
             h = 1 / (jnp.maximum(values, 0.0) + self.damping)
-            inverse = lambda x: vectors @ (h * (vectors.T @ x))
-            project = lambda x: vectors @ jnp.where(values > noise, vectors.T @ x, 0.0)
-            return how(inverse, project)
+            seen = values > noise
+            apply = lambda h: lambda x: vectors @ (h * (vectors.T @ x))
+            part = Part(apply(jnp.where(seen, h, 0.0)), apply(seen.astype(h.dtype)))
+            return how(apply(h), part)
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
         inverse = lambda x: cho_solve((self.cholesky, True), x)
@@ -168,15 +179,6 @@ def refine(
 ) -> Array:
     """Return x after refinements x + solve(residual(x)) from a start."""
     return jax.lax.fori_loop(0, gram.refinements, lambda _, x: x + solve(residual(x)), start)
-
-
-def refine_if(lost: Scalar, again: Callable[[Array], Array], solution: Array) -> Array:
-    """Return a damped solution, refined if it is a small difference of numbers of size `lost`.
-
-    That is rare, and each turn takes as long as a solve.
-    """
-    cancels = lost > CANCELS * jnp.linalg.norm(solution)
-    return jax.lax.fori_loop(0, jnp.where(cancels, TURNS, 0), lambda _, x: again(x), solution)
 
 
 class AbstractSymmetricFactors(AbstractFactors, AbstractDecomposition):

@@ -1,10 +1,19 @@
-"""A vector to test a linear map with: irregular, and the same one every time."""
+"""Flat vectors: a norm that does not overflow, and a probe of linear maps."""
 
 import math
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from .types import Scalar
+
+
+def norm(x: Array) -> Scalar:
+    """Return ‖x‖; the squares of its entries may overflow."""
+    top = jnp.max(jnp.abs(x), initial=0.0)
+    unit = jnp.where((top > 0) & jnp.isfinite(top), top, 1.0)
+    return unit * jnp.linalg.norm(x / unit)
 
 
 def probe(count: int, dtype: Any) -> Float[Array, " n"]:
