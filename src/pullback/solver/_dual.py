@@ -26,6 +26,7 @@ from ._symmetric import (
     AbstractSymmetricFactors,
     Damped,
     Eigen,
+    better,
     damped,
     eigen,
     refine,
@@ -80,28 +81,33 @@ class DualFactors(AbstractSymmetricFactors):
             return self.scaled.rmv(self.gram.apply_resolved(r))
         mv, rmv = self.scaled.mv, self.scaled.rmv
 
+        def rest(x):
+            pulled = rmv(r - mv(x))
+            return pulled if self.damping is None else pulled - self.damping * x
+
+        # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,
+        # or through y, which is r/λ there, and stays in the residual of K; the normal equations do
+        # not see it. On the range (K + λ)⁻² K ≈ (K + λ)⁻¹.
+        def turn(inverse, x, turns):
+            again = lambda _, x: x + rmv(inverse(inverse(mv(rest(x)))))
+            return jax.lax.fori_loop(0, turns, again, x)
+
         def how(inverse, part):
-            # Along eigenvectors that are rounding y would be r/λ, whose rounding is all that Aᵀy
-            # keeps of it.
-            resolved = inverse if part is None else part.inverse
-            y = self._refined(resolved, r)
-            solution = rmv(y)
-
-            # What of r is outside the range of A comes in through the eigenvectors, off by
-            # eps cond(A)², or through y, which is r/λ there, and stays in the residual of K; the
-            # normal equations do not see it. On the range (K + λ)⁻² K ≈ (K + λ)⁻¹.
-            def again(solution):
-                rest = rmv(r - mv(solution))
-                rest = rest if self.damping is None else rest - self.damping * solution
-                return solution + rmv(resolved(resolved(mv(rest))))
-
+            y = self._refined(inverse, r)
+            x = rmv(y)
             if self.damping is None:
-                return jax.lax.fori_loop(0, self.gram.refinements, lambda _, x: again(x), solution)
-            # A small difference of large numbers is refined; that is rare, and each turn takes as
-            # long as a solve.
-            lost = self.gram.size * jnp.linalg.norm(y) > CANCELS * jnp.linalg.norm(solution)
-            turns = jnp.where(lost, TURNS, 0) if part is None else TURNS
-            return jax.lax.fori_loop(0, turns, lambda _, x: again(x), solution)
+                return turn(inverse, x, self.gram.refinements)
+            if part is None:
+                # A small difference of large numbers is refined; that is rare, and each turn takes
+                # as long as a solve.
+                lost = self.gram.size * jnp.linalg.norm(y) > CANCELS * jnp.linalg.norm(x)
+                return turn(inverse, x, jnp.where(lost, TURNS, 0))
+            # Along eigenvectors that are rounding y is r/λ, whose rounding may be all that Aᵀy
+            # keeps of it; or a small singular value hides there. The residual tells.
+            without_them = rmv(self._refined(part.inverse, r))
+            return better(
+                rest, turn(part.inverse, x, TURNS), turn(part.inverse, without_them, TURNS)
+            )
 
         return self.gram.solve(how)
 
@@ -111,15 +117,17 @@ class DualFactors(AbstractSymmetricFactors):
 
             def woodbury(inverse, part):
                 rest = lambda v: g - rmv(mv(v)) - gram.damping * v
-                if part is not None:
-                    # λ is rounding beside K, and what Woodbury's formula divides by λ would be
-                    # rounding: the range by itself, and only what is outside is divided.
-                    within = lambda g: rmv(part.inverse(part.inverse(mv(g))))
-                    outside = without(lambda g: rmv(part.inverse(mv(g))), g) / gram.damping
-                    start = within(g) + outside
-                    return jax.lax.fori_loop(0, TURNS, lambda _, v: v + within(rest(v)), start)
                 once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
-                return refine(gram, once, rest, once(g))
+                solution = refine(gram, once, rest, once(g))
+                if part is None:
+                    return solution
+                # λ is rounding beside K, and so may be what the formula divides by λ: the range by
+                # itself, and only what is outside is divided.
+                within = lambda g: rmv(part.inverse(part.inverse(mv(g))))
+                outside = without(lambda g: rmv(part.inverse(mv(g))), g) / gram.damping
+                again = lambda _, v: v + within(rest(v))
+                other = jax.lax.fori_loop(0, TURNS, again, within(g) + outside)
+                return better(rest, solution, other)
 
             return gram.solve(woodbury)
         if not gram.refinements:

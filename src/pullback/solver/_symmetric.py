@@ -181,6 +181,12 @@ def refine(
     return jax.lax.fori_loop(0, gram.refinements, lambda _, x: x + solve(residual(x)), start)
 
 
+def better(rest: Map, one: Array, other: Array) -> Array:
+    """Return the one of two solutions with the smaller residual; the other one for a NaN."""
+    norm = jnp.linalg.norm
+    return jnp.where(norm(rest(one)) <= norm(rest(other)), one, other)
+
+
 class AbstractSymmetricFactors(AbstractFactors, AbstractDecomposition):
     """What factors of K and of G have in common; with eigenvectors, a decomposition of A."""
 
