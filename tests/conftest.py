@@ -38,6 +38,9 @@ THINNED = {
     "test_pullback_metric": 5,
     "test_rules": 24,
     "test_saturation": 4,
+    "test_scores": 3,
+    "test_steep": 3,
+    "test_validate": 3,
     "test_walk": 4,
 }
 

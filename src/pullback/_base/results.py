@@ -119,6 +119,10 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "`batch` has targets that the likelihood of the metric does not admit: their loss has no "
         "meaning."
     )
+    steep = (
+        "Some samples of a saturated model are wrong by so much that their lifted covector is "
+        "infinite, or drowns the others."
+    )
     vanished = (
         "The pullback metric is zero in floating point although the gradient is not: the model is "
         "saturated, or its outputs do not depend on the parameters where the loss does. Damp: "

@@ -34,6 +34,8 @@ class Lifted(eqx.Module):
     It is what lies outside the range of M, and samples that are too steep to be lifted."""
     share: Scalar
     """The fraction of c inside."""
+    steep: Array
+    """Whether a sample is too steep to be lifted, and was lifted all the same."""
 
 
 class Evaluation(eqx.Module):
@@ -55,6 +57,8 @@ class Evaluation(eqx.Module):
     """What enters as a parameter covector; `None` if there is nothing."""
     share: Scalar
     """The fraction of the output covector in the range of the metric."""
+    steep: Array
+    """Whether a sample is too steep to be lifted, and was lifted all the same."""
 
 
 def evaluate(
@@ -64,8 +68,11 @@ def evaluate(
     strategy: Strategy,
     metric_batch: Batch | None = None,
     penalty: Callable[[Params], Scalar] | None = None,
+    *,
+    split_steep: bool = True,
 ) -> Evaluation:
     """Linearise, differentiate the loss, lift; R(θ) = `penalty` is added to the loss."""
+    no = jnp.asarray(False)
     check_inputs(batch)
     objective = problem.at(batch)
     if metric_batch is None:
@@ -81,11 +88,11 @@ def evaluate(
     value, c = problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
-        lifted = lift(rows, c, strategy.inverse, own=problem.loss is None)
-        r, share = lifted.r, lifted.share
+        lifted = lift(rows, c, strategy.inverse, problem.loss is None, split_steep)
+        r, share, steep = lifted.r, lifted.share, lifted.steep
         outside = pull_outside(rows, lifted.outside)
     else:
-        r, outside, share = None, covector, jnp.asarray(jnp.nan, rows.dtype)
+        r, outside, share, steep = None, covector, jnp.asarray(jnp.nan, rows.dtype), no
     if penalty is not None:
         moving, carried = split(params)
         more, p = jax.value_and_grad(lambda p: penalty(eqx.combine(p, carried)))(moving)
@@ -93,7 +100,7 @@ def evaluate(
         value = value + more.astype(value.dtype)
         covector = covector + p
         outside = p if outside is None else outside + p
-    return Evaluation(objective, rows, linear, value, c, covector, r, outside, share)
+    return Evaluation(objective, rows, linear, value, c, covector, r, outside, share, steep)
 
 
 def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
@@ -115,11 +122,18 @@ def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
     return eqx.tree_at(where, evaluation, (g, lifted, outside), is_leaf=lambda x: x is None)
 
 
-def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = False) -> Lifted:
+def lift(
+    rows: Rows,
+    c: OutputCovector,
+    inverse: AbstractInverse,
+    own: bool = False,
+    split_steep: bool = True,
+) -> Lifted:
     """Return r, what of c enters as a parameter covector, and the fraction of c inside the range.
 
     `own` says that c is the differential of the likelihood of the metric, which then lifts it in
-    closed form.
+    closed form. `split_steep` is much to compile, and rarely needed: without it steep samples are
+    lifted, and it is said.
     """
     objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
     metric, one = problem.metric, jnp.ones((), dtype)
@@ -134,12 +148,14 @@ def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = Fa
         r = rows.root.unit_lift(_unweighted(c, weights)).astype(dtype)
         everything = metric.nonsingular and problem.measure.positive
     r = jnp.where(rows.active, r, 0.0)
-    steep = None
+    steep, unsplit = None, jnp.asarray(False)
     # Weights cancel only where the metric keeps them apart from its rows.
     if not ((inverse.cancels_weights and rows.graded) or metric.constant):
         steep = _steep(rows, r, _unweighted(c, weights))
+        if not split_steep:
+            steep, unsplit = None, jnp.any(steep)
     if everything and steep is None:
-        return Lifted(r, None, one)
+        return Lifted(r, None, one, unsplit)
     if steep is not None:
         r = jnp.where(steep, 0.0, r)
     like = rows.linear.like
@@ -153,7 +169,7 @@ def lift(rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool = Fa
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     outside = jax.tree.map(lambda x: jnp.where(size > noise, x, jnp.zeros_like(x)), outside)
     share = jnp.where(size > noise, fraction(norm(like.ravel(inside)), total), 1.0)
-    return Lifted(r, outside, one if everything else share.astype(dtype))
+    return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)
 
 
 def _unweighted(c: OutputCovector, weights: Array) -> OutputCovector:

@@ -60,9 +60,10 @@ def compute(
     strategy: Strategy,
     metric_batch: Batch | None = None,
     check_samples: bool = False,
+    split_steep: bool = True,
 ) -> NaturalGradient:
     """Return the natural gradient, a pure function of arrays."""
-    sub = subproblem(problem, params, batch, strategy, metric_batch)
+    sub = subproblem(problem, params, batch, strategy, metric_batch, split_steep=split_steep)
     stats, result = sub.judge(check_samples)
     evaluation = sub.evaluation
     like = evaluation.rows.structure
@@ -115,7 +116,11 @@ def natural_gradient(
     other = validate_metric_batch(metric_batch, data)
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
-    ng = _jitted(problem, params, data, strategy, other, check_samples=not traced)
+    arguments = (problem, params, data, strategy, other, not traced)
+    # Inside somebody's `jit` there is no second try.
+    ng = _jitted(*arguments, split_steep=traced)
+    if not is_traced(ng) and bool(ng.result == RESULTS.steep):
+        ng = _jitted(*arguments, split_steep=True)
     # Leaves in half precision were computed with in float32.
     on_params = lambda n: (n.vector, n.covector)
     ng = eqx.tree_at(on_params, ng, tuple(cast_like(x, given) for x in on_params(ng)))

@@ -65,6 +65,7 @@ def outcome(
         (no if damped else _dropped(plain, inverse, stats), RESULTS.unresolved),
         (_bad_filter(inverse, factors, rows), RESULTS.bad_filter),
         (~factors.valid, RESULTS.bad_preconditioner),
+        (evaluation.steep, RESULTS.steep),
         (~all_finite(vector), RESULTS.nonfinite_vector),
         (~(stats.residual <= tolerance(rows.dtype)), RESULTS.unconverged),
         (_left_over(evaluation, stats, vector, damped), RESULTS.vanished),

@@ -7,7 +7,6 @@ from jaxtyping import Array
 
 from .._base.show import is_single, number, table
 from .._base.types import Count, Flat, Scalar
-from .._base.vector import norm
 from .evaluate import Evaluation, fraction
 from .factorised import Factorised
 
@@ -89,7 +88,7 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
     rows, factors = factorised.rows, factorised.factors
     eta = rows.from_params(vector)
     lifted, g = factorised.graded(evaluation.lifted), factorised.scaled(evaluation.outside)
-    image = rows.mv(eta)
+    norm, image = jnp.linalg.norm, rows.mv(eta)
     tangent = jnp.asarray(jnp.nan, eta.dtype)
     if evaluation.lifted is not None:
         tangent = fraction(norm(image), norm(lifted))
@@ -102,6 +101,9 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
     share = jnp.ones((), eta.dtype)
     if factors.knows_row_space:
         share = inside(g)
+    elif g is not None and factorised.damping is not None:
+        # The row space is not known.
+        share = jnp.where(jnp.any(g != 0), jnp.nan, share)
     elif g is not None:
         share = jax.lax.cond(jnp.any(g != 0), inside, lambda g: jnp.ones((), g.dtype), g)
     spectrum = factorised.spectrum

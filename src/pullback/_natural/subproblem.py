@@ -320,13 +320,16 @@ def subproblem(
     penalty: Callable[[Params], Scalar] | None = None,
     constraint: Callable[[Params], Params] | None = None,
     covector: Flat | None = None,
+    split_steep: bool = True,
 ) -> Subproblem:
     """Evaluate, plan, factorise and solve a problem at a point.
 
     `covector` is a gradient to follow in place of the own one; `constraint` brings parameters back
-    to where they may be.
+    to where they may be; without `split_steep` samples that are too steep are reported.
     """
-    evaluation = evaluate(problem, params, batch, strategy, metric_batch, penalty)
+    evaluation = evaluate(
+        problem, params, batch, strategy, metric_batch, penalty, split_steep=split_steep
+    )
     if covector is not None:
         evaluation = follow(evaluation, covector)
     factorised = factorise(evaluation.rows, strategy)

@@ -26,7 +26,6 @@ from ._symmetric import (
     AbstractSymmetricFactors,
     Damped,
     Eigen,
-    better,
     damped,
     eigen,
     refine,
@@ -85,29 +84,32 @@ class DualFactors(AbstractSymmetricFactors):
             pulled = rmv(r - mv(x))
             return pulled if self.damping is None else pulled - self.damping * x
 
-        # What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,
-        # or through y, which is r/λ there, and stays in the residual of K; the normal equations do
-        # not see it. On the range (K + λ)⁻² K ≈ (K + λ)⁻¹.
+        # What of r is outside the range of A comes in through the eigenvectors, off by
+        # eps cond(A)², or through y, which is r/λ there, and stays in the residual of K; the normal
+        # equations do not see it. On the range (K + λ)⁻² K ≈ (K + λ)⁻¹.
         def turn(inverse, x, turns):
             again = lambda _, x: x + rmv(inverse(inverse(mv(rest(x)))))
             return jax.lax.fori_loop(0, turns, again, x)
 
         def how(inverse, part):
-            y = self._refined(inverse, r)
-            x = rmv(y)
-            if self.damping is None:
-                return turn(inverse, x, self.gram.refinements)
             if part is None:
-                # A small difference of large numbers is refined; that is rare, and each turn takes
-                # as long as a solve.
-                lost = self.gram.size * jnp.linalg.norm(y) > CANCELS * jnp.linalg.norm(x)
-                return turn(inverse, x, jnp.where(lost, TURNS, 0))
+                y = self._refined(inverse, r)
+                x = rmv(y)
+                if self.damping is None:
+                    return turn(inverse, x, self.gram.refinements), False
+                # A small difference of large numbers.
+                norm = jnp.linalg.norm
+                return x, self.gram.size * norm(y) > CANCELS * norm(x)
+
             # Along eigenvectors that are rounding y is r/λ, whose rounding may be all that Aᵀy
             # keeps of it; or a small singular value hides there. The residual tells.
-            without_them = rmv(self._refined(part.inverse, r))
-            return better(
-                rest, turn(part.inverse, x, TURNS), turn(part.inverse, without_them, TURNS)
-            )
+            def candidate(whole):
+                start = lambda y: jnp.where(whole, inverse(y), part.inverse(y))
+                x = turn(part.inverse, rmv(self._refined(start, r)), TURNS)
+                return x, jnp.linalg.norm(rest(x))
+
+            x, size = jax.lax.map(candidate, jnp.asarray([True, False]))
+            return jnp.where(size[0] <= size[1], x[0], x[1]), False
 
         return self.gram.solve(how)
 
@@ -115,19 +117,10 @@ class DualFactors(AbstractSymmetricFactors):
         gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         if isinstance(gram, Damped):
 
-            def woodbury(inverse, part):
+            def woodbury(inverse, _):
                 rest = lambda v: g - rmv(mv(v)) - gram.damping * v
                 once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
-                solution = refine(gram, once, rest, once(g))
-                if part is None:
-                    return solution
-                # λ is rounding beside K, and so may be what the formula divides by λ: the range by
-                # itself, and only what is outside is divided.
-                within = lambda g: rmv(part.inverse(part.inverse(mv(g))))
-                outside = without(lambda g: rmv(part.inverse(mv(g))), g) / gram.damping
-                again = lambda _, v: v + within(rest(v))
-                other = jax.lax.fori_loop(0, TURNS, again, within(g) + outside)
-                return better(rest, solution, other)
+                return refine(gram, once, rest, once(g)), False
 
             return gram.solve(woodbury)
         if not gram.refinements:
@@ -162,7 +155,7 @@ class DualFactors(AbstractSymmetricFactors):
 
     def _kernel(self, r: Array) -> Array:
         """Return (K + λ)⁺ r."""
-        return self.gram.solve(lambda inverse, _: self._refined(inverse, r))
+        return self.gram.solve(lambda inverse, _: (self._refined(inverse, r), False))
 
     def _refined(self, inverse, r: Array) -> Array:
         """Return (K + λ)⁺ r from an approximate inverse."""

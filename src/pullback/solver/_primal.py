@@ -114,7 +114,8 @@ class PrimalFactors(AbstractSymmetricFactors):
         ordered = lambda function: lambda x: self._ordered(function, x)
 
         def inner(inverse, part):
-            return how(ordered(inverse), None if part is None else Part(*map(ordered, part)))
+            part = None if part is None else Part(*map(ordered, part))
+            return how(ordered(inverse), part), False
 
         return self.gram.solve(inner)
 

@@ -36,8 +36,9 @@ class Part(NamedTuple):
     project: Map
 
 
-How = Callable[[Map, Part | None], Array]
-"""A solution from an inverse and a part of it; see `solve` of `Eigen` and `Damped`."""
+How = Callable[[Map, Part | None], tuple[Array, Array | bool]]
+"""A solution from an inverse and a part of it, and whether its digits are lost; see `solve` of
+`Eigen` and `Damped`."""
 CANCELS, TURNS = 1e4, 4
 """From which loss of digits on a damped solution is refined, and how often."""
 
@@ -75,8 +76,8 @@ class Eigen(eqx.Module):
         return self.vectors @ (h * (self.vectors.T @ x))
 
     def solve(self, how: How) -> Array:
-        """Return `how(inverse, None)`, with `inverse(x)` = h(·) x."""
-        return how(self.apply, None)
+        """Return the solution of `how(inverse, None)`, with `inverse(x)` = h(·) x."""
+        return how(self.apply, None)[0]
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the projection on the eigenvectors that are kept."""
@@ -104,13 +105,13 @@ class Damped(eqx.Module):
 
     def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return (· + λ)⁻¹ x."""
-        return self.solve(lambda inverse, _: inverse(x))
+        return self.solve(lambda inverse, _: (inverse(x), False))
 
     def solve(self, how: How) -> Array:
-        """Return `how(inverse, resolved)`, with `inverse(x)` = (· + λ)⁻¹ x.
+        """Return the solution of `how(inverse, resolved)`, with `inverse(x)` = (· + λ)⁻¹ x.
 
-        `resolved` is the part without eigenvectors whose eigenvalue is rounding; `None` where λ is
-        larger than that.
+        By Cholesky first, with `None` for the second argument. Where that is not proved, or digits
+        are lost, by eigenvectors: `resolved` is the part without those that are rounding.
         """
 
         def by_eigenvectors():
@@ -121,12 +122,13 @@ class Damped(eqx.Module):
             seen = values > noise
             apply = lambda h: lambda x: vectors @ (h * (vectors.T @ x))
             part = Part(apply(jnp.where(seen, h, 0.0)), apply(seen.astype(h.dtype)))
-            return how(apply(h), part)
+            return how(apply(h), part)[0]
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
         inverse = lambda x: cho_solve((self.cholesky, True), x)
-        solution = how(inverse, None)
-        return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
+        solution, lost = how(inverse, None)
+        fine = self.proved & ~jnp.asarray(lost)
+        return jax.lax.cond(fine, lambda: solution, by_eigenvectors)
 
 
 def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> Eigen:
@@ -179,12 +181,6 @@ def refine(
 ) -> Array:
     """Return x after refinements x + solve(residual(x)) from a start."""
     return jax.lax.fori_loop(0, gram.refinements, lambda _, x: x + solve(residual(x)), start)
-
-
-def better(rest: Map, one: Array, other: Array) -> Array:
-    """Return the one of two solutions with the smaller residual; the other one for a NaN."""
-    norm = jnp.linalg.norm
-    return jnp.where(norm(rest(one)) <= norm(rest(other)), one, other)
 
 
 class AbstractSymmetricFactors(AbstractFactors, AbstractDecomposition):

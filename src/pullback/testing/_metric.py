@@ -70,9 +70,15 @@ def check_metric(
     _close("S⁺ c: one sample against vmap", alone[1], dense["S⁺"] @ vectors[1], tolerance)
     if metric.has_divergence:
         _check_divergence(dense, tolerance)
-    if "likelihood_lift" in dense:
+    if isinstance(metric, AbstractLikelihood) and targets is not None:
         what = "likelihood_lift against the lifted gradient of the negative log-likelihood"
         _close(what, dense["likelihood_lift"], dense["lifted gradient"], tolerance)
+        assert dense["admitted"], f"admits(z, targets) is False for targets of {metric!r}."
+        if metric.score_in_range:
+            what = "score_in_range: S S⁺ c against c, the gradient of the negative log-likelihood"
+            _close(what, dense["S"] @ (dense["S⁺"] @ dense["score"]), dense["score"], tolerance)
+    if metric.constant:
+        _close("constant: M elsewhere against M", dense["M elsewhere"], dense["M"], tolerance)
     for dtype in (jnp.float32, jnp.float64):
         _check_dtype(metric, z, targets, dtype)
 
@@ -90,6 +96,9 @@ def _measure(metric: AbstractMetric, z: Outputs, vectors, targets: Any) -> dict[
         "Sᵀ": over(lambda v: root.transpose(like.unravel(v)), eye),
         "S⁺": over(lambda c: root.lift(like.unravel(c)), eye),
     }
+    if metric.constant:
+        moved = eqx.combine(like.unravel(like.ravel(z) + vectors[0]), carried)
+        found["M elsewhere"] = over(lambda v: like.ravel(metric.apply(moved, like.unravel(v))), eye)
     if metric.has_divergence:
         x = like.ravel(z)
         step = vectors[0] / jnp.max(jnp.abs(vectors[0])) * (1 + jnp.max(jnp.abs(x))) / 8
@@ -103,6 +112,8 @@ def _measure(metric: AbstractMetric, z: Outputs, vectors, targets: Any) -> dict[
         found |= {
             "likelihood_lift": metric.likelihood_lift(z, targets),
             "lifted gradient": root.unit_lift(c),
+            "score": like.ravel(c),
+            "admitted": metric.admits(z, targets),
         }
     return found
 
