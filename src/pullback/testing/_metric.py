@@ -113,7 +113,7 @@ def _measure(metric: AbstractMetric, z: Outputs, vectors, targets: Any) -> dict[
             "likelihood_lift": metric.likelihood_lift(z, targets),
             "lifted gradient": root.unit_lift(c),
             "score": like.ravel(c),
-            "admitted": metric.admits(z, targets),
+            "admitted": jnp.asarray(metric.admits(z, targets), like.dtype),
         }
     return found
 
