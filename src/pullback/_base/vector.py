@@ -11,7 +11,9 @@ from .types import Scalar
 
 def norm(x: Array) -> Scalar:
     """Return ‖x‖; the squares of its entries may overflow."""
-    unit = jnp.maximum(jnp.max(jnp.abs(x), initial=0.0), jnp.finfo(x.dtype).tiny)
+    top = jnp.max(jnp.abs(x), initial=0.0)
+    # Not the smallest number: its reciprocal, which a compiler may take, overflows.
+    unit = jnp.where(top > 0, top, 1.0)
     scaled = x / unit
     return unit * jnp.sqrt(jnp.sum(scaled * scaled))
 
