@@ -1,5 +1,6 @@
 """What parameters and batches may be: empty leaves, half precision, nothing at all."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -63,3 +64,11 @@ def test_no_parameters_at_all_are_refused():
     problem = pb.Composite(lambda p, x: x[:, 0], lambda z, y: (z - y) ** 2 / 2)
     with pytest.raises(ValueError, match="params has no parameters: its floating arrays are empty"):
         pb.natural_gradient(problem, {"a": jnp.zeros((0, 3))}, (jnp.asarray(X), jnp.zeros(5)))
+
+
+def test_an_explicit_mesh_is_refused_with_the_cure():
+    explicit = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    sharding = jax.sharding.NamedSharding(explicit, jax.sharding.PartitionSpec("data"))
+    batch = (jax.device_put(jnp.asarray(X), sharding), jnp.zeros(5))
+    with pytest.raises(ValueError, match=r"Explicit mesh.*axis_types=.*Auto"):
+        pb.natural_gradient(SQUARES, jnp.ones(3), batch)
