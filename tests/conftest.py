@@ -83,3 +83,10 @@ def key():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def eager():
+    """Operation by operation: each is compiled once for all the cases of a shape."""
+    with jax.disable_jit():
+        yield

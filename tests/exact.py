@@ -45,6 +45,11 @@ def exact(a, r=None, g=None, damping=0.0, weights=None):
         return np.array([float(x) for x in found])
 
 
+def vector(size, seed=1):
+    """Return normal numbers."""
+    return np.random.default_rng(seed).standard_normal(size)
+
+
 def conditioned(rows, size, condition, seed=0):
     """Return a matrix of full rank whose singular values are even in their logarithm."""
     rng = np.random.default_rng(seed)

@@ -1,7 +1,6 @@
 """The certificate passes right answers, whichever solver returned them, and what it is made of."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -44,13 +43,6 @@ SOLVERS = {
     "Krylov": pb.solver.Krylov(),
 }
 PSEUDO = {"MoorePenrose": pb.MoorePenrose(), "TruncatedRank": pb.TruncatedRank(2)}
-
-
-@pytest.fixture
-def eager():
-    """Operation by operation: each is compiled once for all the cases of a shape."""
-    with jax.disable_jit():
-        yield
 
 
 @eqx.filter_jit

@@ -3,7 +3,6 @@
 import itertools
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -46,11 +45,7 @@ KINDS = ["MoorePenrose", "Tikhonov", "TruncatedRank", "filter"]
 PSEUDO = {"MoorePenrose": pb.MoorePenrose(), "TruncatedRank": pb.TruncatedRank(2)}
 
 
-@pytest.fixture(autouse=True)
-def eager():
-    """Operation by operation: each is compiled once for all the cases of a shape."""
-    with jax.disable_jit():
-        yield
+pytestmark = pytest.mark.usefixtures("eager")
 
 
 KERNEL = jnp.asarray(V[:, 4])

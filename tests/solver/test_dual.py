@@ -4,29 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact import conditioned, dense, exact, linear, network
+from exact import conditioned, dense, exact, linear, network, vector
 from helpers import distance
 from jax.extend.core import jaxprs_in_params
 
 import pullback as pb
 from pullback import testing
 from pullback._rows.rows import Rows
-from pullback.inverse import Dampable
 
 SHAPES = [(6, 10), (10, 6)]
 WAYS = [pb.solver.Dual(), pb.solver.Dual(structured=False)]
 INVERSES = [pb.MoorePenrose(), pb.Tikhonov(0.03), testing.random_filter(1)]
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    """Operation by operation: each is compiled once for all the cases of a shape."""
-    with jax.disable_jit():
-        yield
-
-
-def vector(size, seed=1):
-    return np.random.default_rng(seed).standard_normal(size)
+pytestmark = pytest.mark.usefixtures("eager")
 
 
 @pytest.mark.parametrize("inverse", INVERSES, ids=lambda x: type(x).__name__)
@@ -79,33 +68,6 @@ def test_refinement_recovers_what_squaring_loses(shape, solver):
     assert distance(naive, expected) > 1e-7
     assert distance(factors.solve_lifted(jnp.asarray(r)), expected) < 1e-9
     assert int(factors.rank) == 6
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_one_decomposition_serves_every_damping(shape):
-    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
-    for inverse in (pb.MoorePenrose(), pb.TruncatedRank(3)):
-        factors = linear(a).factorise(Dampable(inverse), pb.solver.Dual())
-        for damping in (0.0, 1e-6, 0.03, 10.0):
-            damped, (lifted, covector) = factors.damped(damping), dense(a, inverse, damping)
-            assert distance(damped.solve_lifted(jnp.asarray(r)), lifted @ r) < 1e-9, damping
-            assert distance(damped.solve_covector(jnp.asarray(g)), covector @ g) < 1e-8, damping
-
-
-@pytest.mark.parametrize("damping", [1e-3, 1.0])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_damped_kernel_by_cholesky(shape, damping):
-    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
-    factors = linear(a).factorise(pb.Tikhonov(damping), pb.solver.Dual())
-    assert distance(factors.solve_lifted(jnp.asarray(r)), exact(a, r, damping=damping)) < 1e-12
-    found = factors.solve_covector(jnp.asarray(g))
-    assert distance(found, exact(a, g=g, damping=damping)) < 1e-12
-    inner = factors.factors
-    assert not bool(factors.spectrum.fallback) and int(factors.rank) == -1
-    assert inner.decomposition is None and not inner.knows_row_space
-    assert np.all(np.isnan(inner.project(jnp.asarray(g))))
-    with pytest.raises(ValueError, match="DualFactors cannot be damped"):
-        inner.damped(jnp.asarray(0.1))
 
 
 def test_where_cholesky_proves_nothing_eigenvectors_take_its_place():

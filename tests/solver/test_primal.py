@@ -1,30 +1,18 @@
 """`Primal`: the metric from factors or from blocks of rows, refined and damped."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact import conditioned, dense, exact, linear, network
+from exact import conditioned, dense, exact, linear, network, vector
 from helpers import distance
 
 import pullback as pb
 from pullback import testing
-from pullback.inverse import Dampable
 
 SHAPES = [(6, 10), (10, 6)]
 WAYS = [pb.solver.Primal(), pb.solver.Primal(structured=False)]
 INVERSES = [pb.MoorePenrose(), pb.Tikhonov(0.03), testing.random_filter(1)]
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    """Operation by operation: each is compiled once for all the cases of a shape."""
-    with jax.disable_jit():
-        yield
-
-
-def vector(size, seed=1):
-    return np.random.default_rng(seed).standard_normal(size)
+pytestmark = pytest.mark.usefixtures("eager")
 
 
 @pytest.mark.parametrize("inverse", INVERSES, ids=lambda x: type(x).__name__)
@@ -61,33 +49,6 @@ def test_a_covector_outside_the_range(shape):
     a, g = conditioned(*shape, 1e4), vector(shape[1])
     factors = linear(a).factorise(pb.MoorePenrose(), pb.solver.Primal())
     assert distance(factors.solve_covector(jnp.asarray(g)), exact(a, g=g)) < 1e-7
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_one_decomposition_serves_every_damping(shape):
-    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
-    for inverse in (pb.MoorePenrose(), pb.TruncatedRank(3)):
-        factors = linear(a).factorise(Dampable(inverse), pb.solver.Primal())
-        for damping in (0.0, 1e-6, 0.03, 10.0):
-            damped, (lifted, covector) = factors.damped(damping), dense(a, inverse, damping)
-            assert distance(damped.solve_lifted(jnp.asarray(r)), lifted @ r) < 1e-9, damping
-            assert distance(damped.solve_covector(jnp.asarray(g)), covector @ g) < 1e-8, damping
-
-
-@pytest.mark.parametrize("damping", [1e-3, 1.0])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_damped_metric_by_cholesky(shape, damping):
-    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
-    factors = linear(a).factorise(pb.Tikhonov(damping), pb.solver.Primal())
-    assert distance(factors.solve_lifted(jnp.asarray(r)), exact(a, r, damping=damping)) < 1e-12
-    found = factors.solve_covector(jnp.asarray(g))
-    assert distance(found, exact(a, g=g, damping=damping)) < 1e-12
-    inner = factors.factors
-    assert not bool(factors.spectrum.fallback) and int(factors.rank) == -1
-    assert inner.decomposition is None and not inner.knows_row_space
-    assert np.all(np.isnan(inner.project(jnp.asarray(g))))
-    with pytest.raises(ValueError, match="PrimalFactors cannot be damped"):
-        inner.damped(jnp.asarray(0.1))
 
 
 def test_where_cholesky_proves_nothing_eigenvectors_take_its_place():

@@ -1,11 +1,10 @@
 """`SVD` squares no condition number, in rows of one scale and in graded ones."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact import conditioned, dense, exact, linear
+from exact import conditioned, dense, exact, linear, vector
 from helpers import distance
 
 import pullback as pb
@@ -15,17 +14,7 @@ from pullback.solver._graded import GradedFactors, graded_factors, thin_svd
 
 SHAPES = [(6, 10), (10, 6)]
 SOLVER = pb.solver.SVD()
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    """Operation by operation: each is compiled once for all the cases of a shape."""
-    with jax.disable_jit():
-        yield
-
-
-def vector(size, seed=1):
-    return np.random.default_rng(seed).standard_normal(size)
+pytestmark = pytest.mark.usefixtures("eager")
 
 
 @pytest.mark.parametrize("shape", SHAPES)

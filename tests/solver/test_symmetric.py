@@ -1,11 +1,16 @@
-"""Eigenvectors of K and G, where cond(A)² is past rounding."""
+"""What `Dual` and `Primal` share: eigenvectors of K and G, and Cholesky where they are damped."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exact import conditioned, dense, exact, linear, vector
 from helpers import distance
 
 import pullback as pb
+from pullback.inverse import Dampable
+
+SHAPES = [(6, 10), (10, 6)]
+BOTH = [pb.solver.Dual(), pb.solver.Primal()]
 
 
 @pytest.mark.parametrize(
@@ -30,3 +35,34 @@ def test_what_is_outside_the_range_does_not_come_in_through_the_eigenvectors(sol
     )
     factors = pb.pullback(problem, start, batch).factorise(pb.MoorePenrose(), solver)
     assert distance(factors.solve_covector(jnp.asarray(g)), (v / s**2) @ (v.T @ g)) < 1e-9
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("solver", BOTH, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_decomposition_serves_every_damping(shape, solver):
+    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
+    for inverse in (pb.MoorePenrose(), pb.TruncatedRank(3)):
+        factors = linear(a).factorise(Dampable(inverse), solver)
+        for damping in (0.0, 1e-6, 0.03, 10.0):
+            damped, (lifted, covector) = factors.damped(damping), dense(a, inverse, damping)
+            assert distance(damped.solve_lifted(jnp.asarray(r)), lifted @ r) < 1e-9, damping
+            assert distance(damped.solve_covector(jnp.asarray(g)), covector @ g) < 1e-8, damping
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("solver", BOTH, ids=str)
+@pytest.mark.parametrize("damping", [1e-3, 1.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_damped_by_cholesky(shape, damping, solver):
+    a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
+    factors = linear(a).factorise(pb.Tikhonov(damping), solver)
+    assert distance(factors.solve_lifted(jnp.asarray(r)), exact(a, r, damping=damping)) < 1e-12
+    found = factors.solve_covector(jnp.asarray(g))
+    assert distance(found, exact(a, g=g, damping=damping)) < 1e-12
+    inner = factors.factors
+    assert not bool(factors.spectrum.fallback) and int(factors.rank) == -1
+    assert inner.decomposition is None and not inner.knows_row_space
+    assert np.all(np.isnan(inner.project(jnp.asarray(g))))
+    with pytest.raises(ValueError, match=f"{solver.name}Factors cannot be damped"):
+        inner.damped(jnp.asarray(0.1))
