@@ -67,7 +67,7 @@ class KrylovFactors(AbstractFactors):
         return self.start + correction, steps
 
     def solve_covector(self, g):
-        return self._solve(self._least_squares(self._adjoint, self._stacked, g)[0])[0]
+        return self._solve(self._least_squares(self._adjoint, self._forward, self._stacked, g)[0])[0]
 
     def damped(self, damping):
         return KrylovFactors(self.rows, damping, None, None, None, self.rtol, self.max_steps)
@@ -104,8 +104,9 @@ class KrylovFactors(AbstractFactors):
     def _solve(self, b: tuple[Array, ...]) -> tuple[Flat, Array]:
         scaling = self.scaling
         if scaling is None:
-            return self._least_squares(self._forward, self._flat, b)
-        found, steps = self._least_squares(lambda u: self._forward(scaling(u)), self._flat, b)
+            return self._least_squares(self._forward, self._adjoint, self._flat, b)
+        forward, adjoint = lambda u: self._forward(scaling(u)), lambda y: scaling(self._adjoint(y))
+        found, steps = self._least_squares(forward, adjoint, self._flat, b)
         return scaling(found), steps
 
     def _on_rows(self, b: Array) -> tuple[Flat, Array]:
@@ -152,16 +153,18 @@ class KrylovFactors(AbstractFactors):
         rows = 0 * jnp.where(self.rows.active, self.rows.log_scale, 0.0)
         return jax.tree.map(lambda x: flat if x == self._flat else rows, domain)
 
-    def _least_squares(self, function, domain, b):
+    def _least_squares(self, function, adjoint, domain, b):
         # lineax's LSMR compares with Python numbers, so that it runs in the default dtype only:
         # float32 under x64 is widened for it.
         short, wide = self.rows.dtype, jnp.result_type(float)
 
-        def widened(x):
-            return _cast(function(_cast(x, short)), wide)
+        def widened(function, shapes):
+            cast = lambda x: _cast(function(_cast(x, short)), wide)
+            return eqx.filter_closure_convert(cast, shapes)
 
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide), domain)
-        operator = lx.FunctionLinearOperator(widened, shapes)
+        shapes = lambda x: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide), x)
+        ins, outs = shapes(domain), shapes(b)
+        operator = _Operator(widened(function, ins), widened(adjoint, outs), ins, outs)
         zeros = _cast(self._zeros(domain), wide)
 
         def solve(b, rtol):
@@ -177,6 +180,48 @@ class KrylovFactors(AbstractFactors):
         rest = jax.tree.map(jnp.subtract, b, function(first))
         again, more = solve(rest, math.sqrt(self.rtol))
         return jax.tree.map(jnp.add, first, again), steps + more
+
+
+class _Operator(lx.AbstractLinearOperator):
+    """A linear map whose transpose is given.
+
+    lineax's own would be transposed by JAX, which cannot do that to every root of a metric.
+    """
+
+    function: Callable[[Any], Any]
+    adjoint: Callable[[Any], Any]
+    ins: Any = eqx.field(static=True)
+    outs: Any = eqx.field(static=True)
+
+    def mv(self, vector):
+        return self.function(vector)
+
+    def transpose(self):
+        return _Operator(self.adjoint, self.function, self.outs, self.ins)
+
+    def in_structure(self):
+        return self.ins
+
+    def out_structure(self):
+        return self.outs
+
+    def as_matrix(self):
+        raise NotImplementedError("LSMR takes products only")
+
+
+@lx.linearise.register(_Operator)
+@lx.conj.register(_Operator)
+def _(operator):
+    return operator
+
+
+# lineax asks every operator for its structure; this one has none.
+for _ask in (
+    lx.is_symmetric, lx.is_diagonal, lx.is_tridiagonal, lx.is_lower_triangular,
+    lx.is_upper_triangular, lx.is_positive_semidefinite, lx.is_negative_semidefinite,
+    lx.has_unit_diagonal,
+):  # fmt: skip
+    _ask.register(_Operator, lambda operator: False)
 
 
 def _ritz_values(action: Callable[[Array], Array], x: Array, steps: int = 10) -> Array:
