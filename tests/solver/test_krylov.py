@@ -8,7 +8,7 @@ from helpers import distance
 from zoo import small
 
 import pullback as pb
-from pullback.solver._krylov import _conjugate_gradients
+from pullback.solver._iterations import conjugate_gradients
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def test_conjugate_gradients_are_blind_to_the_size_of_the_right_hand_side(size):
     matrix = matrix @ matrix.T + np.eye(12)
     # One sample is saturated: its residual never gets small beside its own component.
     b = rng.standard_normal(12) * 10.0 ** np.where(np.arange(12) == 3, -40, 0)
-    found, steps = _conjugate_gradients(
+    found, steps = conjugate_gradients(
         lambda y: matrix @ y, lambda y: y, jnp.asarray(size * b), 1e-13, 1000
     )
     np.testing.assert_allclose(found, size * np.linalg.solve(matrix, b), rtol=1e-10)
@@ -40,7 +40,7 @@ def test_the_residual_that_is_met_is_the_true_one():
         vectors = np.linalg.qr(rng.standard_normal((80, 80)))[0]
         matrix = (vectors * 10.0 ** np.linspace(0, -8, 80)) @ vectors.T
         b = rng.standard_normal(80)
-        found = _conjugate_gradients(
+        found = conjugate_gradients(
             lambda y, matrix=matrix: matrix @ y, lambda y: y, jnp.asarray(b), 1e-8, 10_000
         )[0]
         assert np.linalg.norm(b - matrix @ found) < 1.01e-8 * np.linalg.norm(b), seed

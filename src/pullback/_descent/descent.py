@@ -22,11 +22,18 @@ from .._base.show import number, table
 from .._base.tree import all_finite, cast_like, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
 from .._compat.xla import jit
+from .._natural.outcome import retried
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
 from .._problem.batch import Batch, as_batch
 from .._problem.composite import Composite
-from .._problem.validate import check_params, check_problem, validate, validate_metric_batch
+from .._problem.validate import (
+    check_params,
+    check_problem,
+    is_traced,
+    validate,
+    validate_metric_batch,
+)
 from .._rows.rows import MEMORY
 from ..constraint._penalty import check_places
 from ..inverse._base import AbstractInverse
@@ -256,8 +263,12 @@ class NaturalGradientDescent(eqx.Module):
         other = validate_metric_batch(other, data)
         # Numbers of the inverse travel as data: another damping compiles nothing.
         opt = eqx.tree_at(lambda o: o.strategy, self, self.strategy.as_data())
-        moved, state, record = _jitted(opt, params, state, data, other, gradient)
-        return cast_like(moved, given), state, record
+        arguments = (opt, params, state, data, other, gradient)
+        traced = is_traced(arguments)
+        moved, new, record = _jitted(*arguments, careful=traced)
+        if not traced and retried(record.result):
+            moved, new, record = _jitted(*arguments, careful=True)
+        return cast_like(moved, given), new, record
 
 
 def _step(
@@ -267,6 +278,7 @@ def _step(
     batch: Batch,
     metric_batch: Batch | None,
     gradient: Covector | None,
+    careful: bool,
 ) -> tuple[Params, DescentState, Record]:
     like = structure(params)
     sub = subproblem(
@@ -278,6 +290,7 @@ def _step(
         penalty=opt.penalty,
         constraint=opt.constraint,
         covector=None if gradient is None else like.ravel(gradient),
+        careful=careful,
     )
     if opt.momentum.remembers:
         previous = state.previous.astype(sub.dtype)

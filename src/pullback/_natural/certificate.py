@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.types import Flat, Scalar
-from .._base.vector import norm, probe
+from .._base.vector import norm, norms, probe
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
@@ -65,6 +65,9 @@ class Solution(eqx.Module):
     """g, the whole right-hand side."""
     rest: Flat
     """ρ."""
+    total_size: Scalar
+    rest_size: Scalar
+    """‖g‖ and ‖ρ‖."""
     noise: Noise
 
     @property
@@ -108,21 +111,27 @@ def certify(
     """
     image, total = rows.mv(eta), rows.rmv(r)
     total = total if g is None else total + g
-    residual, size = r - image, norm(image)
+    residual = r - image
+    size, residual_size = norms(image, residual)
+    eta_size, total_size = norms(eta, total)
     difference, missing = jnp.zeros_like(size), jnp.zeros_like(size)
     if undamped.formed_rows is not None:
         difference = norm(given.mv(eta) - image)
         # η says nothing of a parameter that the rows leave out.
         product = rows.rmv(probe(rows.shape[0], size.dtype))
         other = given.rmv(probe(rows.shape[0], size.dtype))
-        missing = relative(norm(other - product), norm(other), 0.0)
+        missing = relative(*norms(other - product, other), 0.0)
 
-    def solution(pulled: Flat, largest: Scalar) -> Solution:
+    def solution(pulled: Flat, largest: Scalar, rest_size: Scalar | None = None) -> Solution:
         """Return what is certified, from Aᵀ(r - Aη) and the norm of A; 0 for no rounding."""
         rest = pulled if g is None else pulled + g
         rest = rest if damping is None else rest - damping * eta
-        noise = noise_of(rows, largest, eta, residual, total, rest)
-        return Solution(rows, inverse, factors, undamped, damping, eta, g, total, rest, noise)
+        rest_size = norm(rest) if rest_size is None else rest_size
+        noise = noise_of(rows, largest, eta_size, residual_size, total_size, rest_size)
+        return Solution(
+            rows, inverse, factors, undamped, damping, eta, g, total, rest, total_size, rest_size,
+            noise,
+        )  # fmt: skip
 
     def worst(solution: Solution, equation: Scalar) -> Scalar:
         seen = relative(difference, size, solution.noise.image)
@@ -130,13 +139,12 @@ def certify(
 
     has_equation = inverse.damping is not None or _drops_nothing(inverse)
 
-    def doubtful(pulled: Flat) -> Array:
-        """Return whether rounding has to be taken into account."""
-        if not has_equation:
-            return jnp.asarray(True)
+    def doubtful(pulled: Flat) -> tuple[Array, Scalar]:
+        """Return whether rounding has to be taken into account, and ‖ρ‖."""
         exact = solution(pulled, jnp.zeros_like(size))
         fine = worst(exact, _everywhere(exact)) <= tolerance(size.dtype)
-        return ~fine if g is None else ~fine | jnp.any(g != 0)
+        doubt = ~fine if g is None else ~fine | jnp.any(g != 0)
+        return doubt | (not has_equation), exact.rest_size
 
     solved = solution(*_pull(rows, residual, doubtful))
     found = worst(solved, _equation(solved))
@@ -149,26 +157,26 @@ def _drops_nothing(inverse: AbstractInverse) -> bool:
     return inverse.pseudo_inverse and not inverse.truncates
 
 
-def _pull(rows: Rows, residual: Array, needs_norm: Callable[[Flat], Array]) -> tuple[Flat, Scalar]:
-    """Return Aᵀ(r - Aη), and ‖A‖ where that is needed, 0 otherwise.
+def _pull(
+    rows: Rows, residual: Array, doubtful: Callable[[Flat], tuple[Array, Scalar]]
+) -> tuple[Flat, Scalar, Scalar]:
+    """Return Aᵀ(r - Aη), ‖A‖ where that is doubtful, 0 otherwise, and what `doubtful` measured.
 
     One loop for the two products, so that the product is compiled once.
     """
 
-    def going(state):
-        count, _, pulled, _ = state
-        return (count == 0) | ((count == 1) & needs_norm(pulled))
-
     def step(state):
-        count, y, pulled, _ = state
-        product, first = rows.rmv(y), count == 0
-        pulled = jnp.where(first, product, pulled)
-        largest = jnp.where(first, 0.0, norm(product))
-        return count + 1, probe(y.size, y.dtype), pulled, largest
+        first, _, y, pulled, _, size = state
+        product = rows.rmv(y)
+        pulled, largest = jnp.where(first, product, pulled), jnp.where(first, 0.0, norm(product))
+        doubt, measured = doubtful(pulled)
+        again, size = first & doubt, jnp.where(first, measured, size)
+        return jnp.asarray(False), again, probe(y.size, y.dtype), pulled, largest, size
 
+    yes, zero = jnp.asarray(True), jnp.zeros((), residual.dtype)
     nothing = jnp.zeros(rows.shape[1], residual.dtype)
-    start = (jnp.zeros((), jnp.int32), residual, nothing, jnp.zeros((), residual.dtype))
-    return jax.lax.while_loop(going, step, start)[2:]
+    start = (yes, yes, residual, nothing, zero, zero)
+    return jax.lax.while_loop(lambda state: state[1], step, start)[3:]
 
 
 def _equation(solution: Solution) -> Scalar:
@@ -189,7 +197,7 @@ def _equation(solution: Solution) -> Scalar:
 
 def _everywhere(solution: Solution) -> Scalar:
     """Return ‖ρ‖/‖g‖."""
-    return relative(norm(solution.rest), norm(solution.total), solution.allowed)
+    return relative(solution.rest_size, solution.total_size, solution.allowed)
 
 
 def _pseudo_inverse(solution: Solution) -> Scalar:
@@ -203,7 +211,7 @@ def _pseudo_inverse(solution: Solution) -> Scalar:
     rest, total = jax.lax.map(solution.rows.mv, both / unit)
     allowed = solution.noise.largest * (solution.allowed / unit)
     allowed = allowed + solution.unresolved * norm(both[0] / unit)
-    seen = relative(norm(rest), norm(total), allowed)
+    seen = relative(*norms(rest, total), allowed)
     if solution.damping is None or solution.factors.kernel_exact:
         return seen
     # Damped, the equation determines the part in the kernel, too.
@@ -218,7 +226,7 @@ def _in_kernel(solution: Solution) -> Scalar:
     # Twice: where there is no kernel, what remains is the square of the rounding.
     for _ in range(2):
         n = n - solution.undamped.solve_lifted(rows.unit_mv(n))
-    outside = relative(norm(rows.mv(n)), norm(rows.mv(x)), 0.0)
+    outside = relative(*norms(rows.mv(n), rows.mv(x)), 0.0)
     part = relative(jnp.abs(jnp.vdot(n, solution.shifted)), norm(solution.eta), 0.0)
     return jnp.maximum(outside, part)
 
@@ -232,7 +240,7 @@ def _truncated(solution: Solution, decomposition: AbstractDecomposition) -> Scal
         return decomposition.combine(jnp.where(kept, decomposition.coordinates(x), 0.0))
 
     rest, total, shifted = project(solution.rest), project(solution.total), solution.shifted
-    inside = relative(norm(rest), norm(total), solution.allowed)
+    inside = relative(*norms(rest, total), solution.allowed)
     # The eigenvectors of a square, K or G, mix what is kept with the rest.
     smallest = jnp.min(jnp.where(kept, s, jnp.inf), initial=jnp.inf)
     mixed = jnp.minimum((resolution / smallest) ** 2, 1e-2) * size
@@ -251,9 +259,9 @@ def _filtered(solution: Solution, decomposition: AbstractDecomposition) -> Scala
     # Vectors AᵀU/s that belong to eigenvectors of K are orthogonal up to this.
     oblique = jnp.minimum((resolution / jnp.where(s > 0, s, 1.0)) ** 2, 1e-2)
     allowed = allowed + norm(jnp.where(s > 0, oblique, 0.0) * w)
-    inside = relative(norm(w - h * v), norm(h * v), allowed)
+    inside = relative(*norms(w - h * v, h * v), allowed)
     left = (eta - decomposition.combine(w)) - kernel * (g - decomposition.combine(v))
-    return jnp.maximum(inside, relative(norm(left), norm(eta), allowed))
+    return jnp.maximum(inside, relative(*norms(left, eta), allowed))
 
 
 def _decomposed(solution: Solution, decomposition: AbstractDecomposition) -> Scalar:
@@ -263,15 +271,18 @@ def _decomposed(solution: Solution, decomposition: AbstractDecomposition) -> Sca
     unit, present = _unit(top), (top > 0).astype(top.dtype)
     s, resolution = decomposition.s / unit, _resolution(solution, decomposition) / unit
     eta = solution.eta / _unit(norm(solution.eta))
-    g = solution.total / _unit(norm(solution.total))
+    g = solution.total / _unit(solution.total_size)
     w, v = decomposition.coordinates(eta), decomposition.coordinates(g)
     solved, known = decomposition.combine(w), decomposition.combine(v)
     images = jax.lax.map(lambda x: rows.mv(x) / unit, jnp.stack([solved, g, g - known]))
     turned = jax.lax.map(lambda y: rows.rmv(y) / unit, images[:2])
+    first = turned[0] - decomposition.combine(s * s * w)
+    second = turned[1] - decomposition.combine(s * s * v)
+    first, second, size, length = norms(first, second, solved, g)
     parts = [
-        relative(norm(turned[0] - decomposition.combine(s * s * w)), present * norm(solved), 0.0),
-        relative(norm(turned[1] - decomposition.combine(s * s * v)), present * norm(g), 0.0),
-        relative(norm(images[2]), present * norm(g), 10 * resolution * norm(g)),
+        relative(first, present * size, 0.0),
+        relative(second, present * length, 0.0),
+        relative(norm(images[2]), present * length, 10 * resolution * length),
         # A truncation keeps the first ones.
         relative(jnp.max(jnp.diff(s), initial=0.0), present, resolution),
     ]

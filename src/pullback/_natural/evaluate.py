@@ -3,6 +3,7 @@ r"""A problem at a point, before anything is factorised.
 \(z\), \(L\), \(c = \partial L/\partial z\), and \(c\) lifted to \(r\), \(Sr = c\).
 """
 
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -69,7 +70,7 @@ def evaluate(
     metric_batch: Batch | None = None,
     penalty: Callable[[Params], Scalar] | None = None,
     *,
-    split_steep: bool = True,
+    careful: bool = True,
 ) -> Evaluation:
     """Linearise, differentiate the loss, lift; R(θ) = `penalty` is added to the loss."""
     no = jnp.asarray(False)
@@ -88,7 +89,7 @@ def evaluate(
     value, c = problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
-        lifted = lift(rows, c, strategy.inverse, problem.loss is None, split_steep)
+        lifted = lift(rows, c, strategy.inverse, problem.loss is None, careful)
         r, share, steep = lifted.r, lifted.share, lifted.steep
         outside = pull_outside(rows, lifted.outside)
     else:
@@ -127,13 +128,13 @@ def lift(
     c: OutputCovector,
     inverse: AbstractInverse,
     own: bool = False,
-    split_steep: bool = True,
+    careful: bool = True,
 ) -> Lifted:
     """Return r, what of c enters as a parameter covector, and the fraction of c inside the range.
 
     `own` says that c is the differential of the likelihood of the metric, which then lifts it in
-    closed form. `split_steep` is much to compile, and rarely needed: without it steep samples are
-    lifted, and it is said.
+    closed form. To split off steep samples is much to compile, and rarely needed: without `careful`
+    they are lifted, and it is said.
     """
     objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
     metric, one = problem.metric, jnp.ones((), dtype)
@@ -152,12 +153,13 @@ def lift(
     # Weights cancel only where the metric keeps them apart from its rows.
     if not ((inverse.cancels_weights and rows.graded) or metric.constant):
         steep = _steep(rows, r, _unweighted(c, weights))
-        if not split_steep:
+        if not careful:
             steep, unsplit = None, jnp.any(steep)
     if everything and steep is None:
         return Lifted(r, None, one, unsplit)
     if steep is not None:
-        r = jnp.where(steep, 0.0, r)
+        # Steep is a sample, or, where a metric couples them, a row.
+        r = jnp.where(steep[:, None], 0.0, r.reshape(steep.shape[0], -1)).ravel()
     like = rows.linear.like
     graded = jnp.where(rows.active, jnp.exp(2 * rows.log_scale) * r, 0.0)
     inside = rows.root.unit(graded.astype(like.dtype))
@@ -186,32 +188,25 @@ def _unweighted(c: OutputCovector, weights: Array) -> OutputCovector:
 
 
 def _steep(rows: Rows, r: Array, c: OutputCovector) -> Array:
-    """Return the rows of samples whose r is so large that it is not lifted; c is not weighted.
+    """Return the samples whose r is so large that it is not lifted; c is not weighted.
 
     A misclassified sample of a saturated model has r = c/√p, up to infinity, on a row √p Â that
     rounds to zero beside the others. Where the weights do not cancel, a solution keeps the absolute
     rounding eps |r|; the covector Jᵀc of the sample is of order one.
     """
-    r = jnp.exp(rows.root.log_scale.astype(r.dtype)) * r
+    r = jnp.where(rows.active, jnp.exp(rows.root.log_scale.astype(r.dtype)) * r, 0.0)
     if rows.objective.problem.metric.couples_samples or not rows.objective.has_data:
-        return rows.active & ~jnp.isfinite(r)
+        return ~jnp.isfinite(r)
     count, steepest = rows.count, float(jnp.finfo(r.dtype).eps) ** -0.25
     norms = lambda x: jnp.max(jnp.abs(x).reshape(count, -1), axis=1, initial=0.0).astype(r.dtype)
-    lifted = norms(jnp.where(rows.active, r, 0.0))
-    given = jnp.max(jnp.stack([norms(x) for x in jax.tree.leaves(c)]), axis=0)
+    lifted = norms(r)
+    given = functools.reduce(jnp.maximum, [norms(x) for x in jax.tree.leaves(c)])
     some = jnp.isfinite(lifted) & (lifted > 0) & (given > 0)
     factor = lifted / jnp.where(some, given, 1.0)
     # The heaviest sample is the one that is lifted least.
     light = factor > steepest * jnp.min(jnp.where(some, factor, jnp.inf), initial=jnp.inf)
     usual = jnp.max(jnp.where(some & ~light, lifted, 0.0), initial=0.0)
-    steep = ~jnp.isfinite(lifted) | (some & light & (lifted > steepest * usual))
-    return _per_row(steep, rows)
-
-
-def _per_row(x: Array, rows: Rows) -> Array:
-    """Return a number per sample as a number per row."""
-    m = rows.shape[0]
-    return jnp.repeat(x, m // x.shape[0], total_repeat_length=m)
+    return ~jnp.isfinite(lifted) | (some & light & (lifted > steepest * usual))
 
 
 def pull_outside(rows: Rows, outside: OutputCovector | None) -> Flat | None:

@@ -9,14 +9,13 @@ is checked for shape and dtype here, and can be certified (`certificate.py`).
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.types import Count, Flat, Scalar
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
-from ..solver._base import AbstractFactors, Spectrum
+from ..solver._base import AbstractFactors, Spectrum, skip_zero
 from ..solver._strategy import Strategy
 from .certificate import certify
 from .derivative import stop, with_derivative
@@ -93,14 +92,14 @@ class Factorised(eqx.Module):
 
     def _solved(self, r: Float[Array, " m"] | None, g: Flat | None) -> Flat:
         """Return Ã⁺(e^ℓ r) + (ÃᵀÃ)⁺ g in orthonormal coordinates, for what `scaled` returned."""
-        eta = jnp.zeros(self.rows.shape[1], self.rows.dtype)
+        factors, checked = self.factors, self._checked
+        if r is not None and g is not None:
+            return checked(factors.solve_both(r, g), "solve_both(r, g)")
         if r is not None:
-            eta = eta + self._checked(self.factors.solve_lifted(r), "solve_lifted(r)")
+            return checked(factors.solve_lifted(r), "solve_lifted(r)")
         if g is not None:
-            # Often there is nothing outside the range of the metric: skip that solve.
-            solve = lambda g: self._checked(self.factors.solve_covector(g), "solve_covector(g)")
-            eta = eta + jax.lax.cond(jnp.any(g != 0), solve, jnp.zeros_like, g)
-        return eta
+            return skip_zero(lambda g: checked(factors.solve_covector(g), "solve_covector(g)"), g)
+        return jnp.zeros(self.rows.shape[1], self.rows.dtype)
 
     def damped(self, damping: Scalar) -> "Factorised":
         """Return factors of (G + λ)⁻¹ on what the inverse keeps, without factorising again.
@@ -163,8 +162,11 @@ class Factorised(eqx.Module):
         return eta
 
 
-def factorise(plain: Rows, strategy: Strategy) -> Factorised:
-    """Plan and factorise the rows of a point, given in the Euclidean gauge."""
+def factorise(plain: Rows, strategy: Strategy, careful: bool = True) -> Factorised:
+    """Plan and factorise the rows of a point, given in the Euclidean gauge.
+
+    Without `careful`, by a solver that may return NaN (`AbstractSolver.quick`).
+    """
     inverse = strategy.inverse
     # A common factor of A cancels in a homogeneous inverse: divide it out, or a batch that is
     # saturated as a whole would underflow.
@@ -174,6 +176,7 @@ def factorise(plain: Rows, strategy: Strategy) -> Factorised:
     given = plain.divided_by(shift).in_gauge(inverse.gauge).resolved()
     rows, fixed = stop((given, inverse))
     solver, planned = strategy.solver.resolve(rows, fixed)
+    solver = solver if careful else solver.quick
     # Stopped again: a model may close over something that is differentiated.
     factors = stop(solver.factorise(planned, fixed))
     _check_factors(factors, f"{solver.name}.factorise(rows, inverse)")

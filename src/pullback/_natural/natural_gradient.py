@@ -16,7 +16,7 @@ from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
-from .outcome import raise_failure, warn_of_precision
+from .outcome import raise_failure, retried, warn_of_precision
 from .stats import Stats
 from .subproblem import subproblem
 
@@ -60,10 +60,10 @@ def compute(
     strategy: Strategy,
     metric_batch: Batch | None = None,
     check_samples: bool = False,
-    split_steep: bool = True,
+    careful: bool = True,
 ) -> NaturalGradient:
     """Return the natural gradient, a pure function of arrays."""
-    sub = subproblem(problem, params, batch, strategy, metric_batch, split_steep=split_steep)
+    sub = subproblem(problem, params, batch, strategy, metric_batch, careful=careful)
     stats, result = sub.judge(check_samples)
     evaluation = sub.evaluation
     like = evaluation.rows.structure
@@ -118,9 +118,9 @@ def natural_gradient(
     traced = is_traced((problem, params, data, strategy, other))
     arguments = (problem, params, data, strategy, other, not traced)
     # Inside somebody's `jit` there is no second try.
-    ng = _jitted(*arguments, split_steep=traced)
-    if not is_traced(ng) and bool(ng.result == RESULTS.steep):
-        ng = _jitted(*arguments, split_steep=True)
+    ng = _jitted(*arguments, careful=traced)
+    if not traced and retried(ng.result):
+        ng = _jitted(*arguments, careful=True)
     # Leaves in half precision were computed with in float32.
     on_params = lambda n: (n.vector, n.covector)
     ng = eqx.tree_at(on_params, ng, tuple(cast_like(x, given) for x in on_params(ng)))

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._base.results import RESULTS, failed
+from .._base.results import RESULTS, among, failed
 from .._base.tree import all_finite, is_coordinate, split
 from .._base.types import Flat, Outputs, Params
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
+from .._problem.validate import is_traced
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ..metric._base import AbstractLikelihood
@@ -26,6 +27,9 @@ from .certificate import tolerance
 from .evaluate import Evaluation
 from .factorised import Factorised
 from .stats import Stats
+
+RETRIED = (RESULTS.steep, RESULTS.nonfinite_vector, RESULTS.unconverged)
+"""The results of a quick program that a careful one may better."""
 
 
 class PrecisionWarning(UserWarning):
@@ -75,6 +79,14 @@ def outcome(
     for bad, code in reversed(verdicts):
         result = RESULTS.where(bad, code, result)
     return result
+
+
+def retried(result: RESULTS) -> bool:
+    """Return whether a careful program is to be run after a quick one.
+
+    So it is if the result is traced, because the model closes over something that is.
+    """
+    return is_traced(result) or bool(among(result, RETRIED))
 
 
 def admitted(objective: Objective, outputs: Outputs) -> Array:

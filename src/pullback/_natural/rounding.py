@@ -8,10 +8,8 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
-from .._base.types import Flat, Scalar
-from .._base.vector import norm
+from .._base.types import Scalar
 from .._rows.rows import Rows
 
 
@@ -29,15 +27,14 @@ class Noise(NamedTuple):
 
 
 def noise_of(
-    rows: Rows, largest: Scalar, eta: Flat, residual: Array, total: Flat, rest: Flat
+    rows: Rows, largest: Scalar, eta: Scalar, residual: Scalar, total: Scalar, rest: Scalar
 ) -> Noise:
-    """Return the rounding of ρ for a solution η, r - Aη and the right-hand side g."""
-    eps = precision(rows)
-    image, left = largest * norm(eta), norm(residual)
+    """Return the rounding of ρ from the norms of A, η, r - Aη, the right-hand side g and ρ."""
+    eps, image = precision(rows), largest * eta
     return Noise(
-        rest=eps * (largest * (left + image) + norm(total) + norm(rest)),
+        rest=eps * (largest * (residual + image) + total + rest),
         image=eps * image,
-        residual=left,
+        residual=residual,
         largest=largest,
     )
 

@@ -320,19 +320,18 @@ def subproblem(
     penalty: Callable[[Params], Scalar] | None = None,
     constraint: Callable[[Params], Params] | None = None,
     covector: Flat | None = None,
-    split_steep: bool = True,
+    careful: bool = True,
 ) -> Subproblem:
     """Evaluate, plan, factorise and solve a problem at a point.
 
     `covector` is a gradient to follow in place of the own one; `constraint` brings parameters back
-    to where they may be; without `split_steep` samples that are too steep are reported.
+    to where they may be. Without `careful` there is less to compile, and the solution may be
+    missing although there is one; `outcome.retried` tells.
     """
-    evaluation = evaluate(
-        problem, params, batch, strategy, metric_batch, penalty, split_steep=split_steep
-    )
+    evaluation = evaluate(problem, params, batch, strategy, metric_batch, penalty, careful=careful)
     if covector is not None:
         evaluation = follow(evaluation, covector)
-    factorised = factorise(evaluation.rows, strategy)
+    factorised = factorise(evaluation.rows, strategy, careful)
     natural = None
     if not strategy.inverse.awaits_damping:
         natural = factorised.solve(evaluation.lifted, evaluation.outside)

@@ -9,9 +9,11 @@ certificate from the solution (`pullback._natural.certificate`).
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -129,6 +131,16 @@ class AbstractFactors(eqx.Module):
         - `g`: a flat covector in orthonormal coordinates.
         """
 
+    def solve_both(self, r: Float[Array, " m"], g: Flat) -> Flat:
+        """Return Ã⁺(e^ℓ r) + (ÃᵀÃ)⁺ g; to be overridden where that is less than two solves.
+
+        **Arguments:**
+
+        - `r`: the lifted covector, its grading divided out.
+        - `g`: a flat covector in orthonormal coordinates; often zero.
+        """
+        return self.solve_lifted(r) + skip_zero(self.solve_covector, g)
+
     def damped(self, damping: Scalar) -> "AbstractFactors":
         """Return factors of (G + λ)⁻¹ on what the undamped inverse keeps; λ = 0 is that inverse.
 
@@ -220,6 +232,15 @@ class AbstractSolver(eqx.Module):
         """
         return self, rows
 
+    @property
+    def quick(self) -> "AbstractSolver":
+        """The same solver without what is much to compile and rarely needed.
+
+        Where it would be needed, a quick solver returns NaN. It is tried first where there can be
+        a second try, in `natural_gradient` and in steps that are not inside somebody's `jit`.
+        """
+        return self
+
     def cost(self, setting: Setting, inverse: AbstractInverse) -> Cost | None:
         """Return the cost estimate; `None` if there is none.
 
@@ -234,6 +255,12 @@ class AbstractSolver(eqx.Module):
     def name(self) -> str:
         """What to call it in reports."""
         return type(self).__name__
+
+
+def skip_zero(solve: Callable[[Flat], Flat], g: Flat) -> Flat:
+    """Return solve(g); zero without solving if g is, for often nothing is outside the range."""
+    # A method of a module that holds tracers cannot be hashed, a function can.
+    return jax.lax.cond(jnp.any(g != 0), lambda g: solve(g), jnp.zeros_like, g)
 
 
 def refuse_filter(solver: str, what: str, inverse: AbstractInverse) -> ValueError:

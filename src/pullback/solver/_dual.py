@@ -17,7 +17,7 @@ from .._gram.factors import Factors
 from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
 from .._rows.rows import Rows
-from ._base import AbstractSolver
+from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
 from ._redamped import without
 from ._symmetric import (
@@ -75,54 +75,23 @@ class DualFactors(AbstractSymmetricFactors):
         return None if self.scaled.rows.dense is None else self.scaled.rows
 
     def solve_lifted(self, r):
-        r = self.scaled.scale * r
-        if isinstance(self.gram, Eigen) and not self.gram.refinements:
-            return self.scaled.rmv(self.gram.apply_resolved(r))
-        mv, rmv = self.scaled.mv, self.scaled.rmv
+        gram, r = self.gram, self.scaled.scale * r
+        if isinstance(gram, Damped):
+            return self._solve_damped(r, None)
+        if not gram.refinements:
+            return self.scaled.rmv(gram.apply_resolved(r))
+        x = self.scaled.rmv(self._refined(gram.apply, r))
+        return self._turn(gram.apply, r, x, gram.refinements)
 
-        def rest(x):
-            pulled = rmv(r - mv(x))
-            return pulled if self.damping is None else pulled - self.damping * x
-
-        # What of r is outside the range of A comes in through the eigenvectors, off by
-        # eps cond(A)², or through y, which is r/λ there, and stays in the residual of K; the normal
-        # equations do not see it. On the range (K + λ)⁻² K ≈ (K + λ)⁻¹.
-        def turn(inverse, x, turns):
-            again = lambda _, x: x + rmv(inverse(inverse(mv(rest(x)))))
-            return jax.lax.fori_loop(0, turns, again, x)
-
-        def how(inverse, part):
-            if part is None:
-                y = self._refined(inverse, r)
-                x = rmv(y)
-                if self.damping is None:
-                    return turn(inverse, x, self.gram.refinements), False
-                # A small difference of large numbers.
-                norm = jnp.linalg.norm
-                return x, self.gram.size * norm(y) > CANCELS * norm(x)
-
-            # Along eigenvectors that are rounding y is r/λ, whose rounding may be all that Aᵀy
-            # keeps of it; or a small singular value hides there. The residual tells.
-            def candidate(whole):
-                start = lambda y: jnp.where(whole, inverse(y), part.inverse(y))
-                x = turn(part.inverse, rmv(self._refined(start, r)), TURNS)
-                return x, jnp.linalg.norm(rest(x))
-
-            x, size = jax.lax.map(candidate, jnp.asarray([True, False]))
-            return jnp.where(size[0] <= size[1], x[0], x[1]), False
-
-        return self.gram.solve(how)
+    def solve_both(self, r, g):
+        if isinstance(self.gram, Damped):
+            return self._solve_damped(self.scaled.scale * r, g)
+        return super().solve_both(r, g)
 
     def solve_covector(self, g):
         gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         if isinstance(gram, Damped):
-
-            def woodbury(inverse, _):
-                rest = lambda v: g - rmv(mv(v)) - gram.damping * v
-                once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
-                return refine(gram, once, rest, once(g)), False
-
-            return gram.solve(woodbury)
+            return self._solve_damped(None, g)
         if not gram.refinements:
             outside = without(lambda g: self.combine(self.coordinates(g)), g)
             return self.combine(gram.h * self.coordinates(g)) + self.kernel * outside
@@ -130,7 +99,60 @@ class DualFactors(AbstractSymmetricFactors):
         start = gram.apply(mv(g))
         y = refine(gram, lambda g: gram.apply(mv(g)), lambda y: g - rmv(y), start)
         ratio = self.scaled.scale / jnp.where(self.grading > 0, self.grading, 1.0)
-        return rmv(self._kernel(y * ratio * ratio))
+        return rmv(self._refined(gram.apply, y * ratio * ratio))
+
+    def _solve_damped(self, r: Array | None, g: Flat | None) -> Flat:
+        """Return Aᵀ(K + λ)⁻¹ r + (G + λ)⁻¹ g by Cholesky; `None` stands for zero."""
+        gram, mv, rmv, norm = self.gram, self.scaled.mv, self.scaled.rmv, jnp.linalg.norm
+        assert isinstance(gram, Damped)
+
+        def lifted(inverse, r):
+            y = self._refined(inverse, r)
+            x = rmv(y)
+            # A small difference of large numbers.
+            return x, gram.size * norm(y) > CANCELS * norm(x)
+
+        def resolved(inverse, part, r):
+            # Along eigenvectors that are rounding y is r/λ, whose rounding may be all that Aᵀy
+            # keeps of it; or a small singular value hides there. The residual tells.
+            def candidate(whole):
+                start = lambda y: jnp.where(whole, inverse(y), part.inverse(y))
+                x = self._turn(part.inverse, r, rmv(self._refined(start, r)), TURNS)
+                return x, norm(self._rest(r, x))
+
+            x, size = jax.lax.map(candidate, jnp.asarray([True, False]))
+            return jnp.where(size[0] <= size[1], x[0], x[1]), False
+
+        def woodbury(inverse, g):
+            rest = lambda v: g - rmv(mv(v)) - gram.damping * v
+            once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
+            return refine(gram, once, rest, once(g))
+
+        def how(inverse, part):
+            x, lost = jnp.zeros(self.scaled.rows.shape[1], gram.damping.dtype), False
+            if r is not None:
+                x, lost = lifted(inverse, r) if part is None else resolved(inverse, part, r)
+            if g is not None:
+                x = x + skip_zero(lambda g: woodbury(inverse, g), g)
+            return x, lost
+
+        return gram.solve(how)
+
+    def _rest(self, r: Array, x: Flat) -> Flat:
+        """Return Aᵀ(r - Ax) - λx."""
+        pulled = self.scaled.rmv(r - self.scaled.mv(x))
+        return pulled if self.damping is None else pulled - self.damping * x
+
+    def _turn(self, inverse, r: Array, x: Flat, turns: int) -> Flat:
+        """Return a solution refined by the normal equations.
+
+        What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,
+        or through y, which is r/λ there, and stays in the residual of K; the normal equations do
+        not see it. On the range (K + λ)⁻² K ≈ (K + λ)⁻¹.
+        """
+        mv, rmv = self.scaled.mv, self.scaled.rmv
+        again = lambda _, x: x + rmv(inverse(inverse(mv(self._rest(r, x)))))
+        return jax.lax.fori_loop(0, turns, again, x)
 
     def in_range(self, damped):
         return _DampedRange(self, damped)
@@ -153,10 +175,6 @@ class DualFactors(AbstractSymmetricFactors):
         resolved = self.s > self.resolution
         return jnp.where(resolved, w / jnp.where(resolved, self.s, 1.0), 0.0)
 
-    def _kernel(self, r: Array) -> Array:
-        """Return (K + λ)⁺ r."""
-        return self.gram.solve(lambda inverse, _: (self._refined(inverse, r), False))
-
     def _refined(self, inverse, r: Array) -> Array:
         """Return (K + λ)⁺ r from an approximate inverse."""
 
@@ -178,7 +196,7 @@ class _DampedRange(eqx.Module):
 
     def solve_in_range(self, g):
         scaled = self.undamped.scaled
-        y = self.undamped.gram.apply(scaled.mv(g))
+        y = self.undamped.eigen.apply(scaled.mv(g))
         # `solve_lifted` multiplies by the scale again.
         positive = scaled.scale > 0
         return self.damped.solve_lifted(
@@ -195,6 +213,12 @@ class Dual(AbstractSolver):
 
     structured: bool = eqx.field(static=True, default=True)
     """Whether to use the structure of the model; the result does not depend on it."""
+    careful: bool = eqx.field(static=True, default=True)
+    """Whether eigenvectors take over where a damping is too small for Cholesky; NaN otherwise."""
+
+    @property
+    def quick(self):
+        return Dual(self.structured, careful=False)
 
     def check(self, inverse):
         pass
@@ -209,7 +233,9 @@ class Dual(AbstractSolver):
         graded = scaled(grading)
         if inverse.damping is not None:
             damping = jnp.asarray(inverse.damping, rows.dtype)
-            return DualFactors(graded, grading, damped(graded, damping), damping, kernel)
+            return DualFactors(
+                graded, grading, damped(graded, damping, self.careful), damping, kernel
+            )
         if not (rows.graded and inverse.cancels_weights):
             return DualFactors(graded, grading, eigen(graded(), rows, inverse), None, kernel)
         unit = scaled(jnp.ones_like(grading))()

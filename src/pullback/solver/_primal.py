@@ -12,7 +12,7 @@ from .._rows.rows import MEMORY, Rows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
 from ._redamped import without
-from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, Part, damped, eigen, refine
+from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine
 
 
 class Matrix(eqx.Module):
@@ -37,45 +37,71 @@ class PrimalFactors(AbstractSymmetricFactors):
     def solve_lifted(self, r):
         rows = self.rows
         r = rows.scale * r
-        if isinstance(self.gram, Eigen) and not self.gram.refinements:
+        if isinstance(self.gram, Damped):
+            return self._solve_damped(r, None)
+        if not self.gram.refinements:
             return self._ordered(self.gram.apply_resolved, rows.rmv(r))
 
         def residual(eta):
             # Formed in the output space, where it does not cancel.
             return rows.rmv(r - rows.mv(eta)) - self._damped(eta)
 
-        def how(inverse, part):
-            confined = lambda g: self._confined(inverse, g)
-            # Where nothing is dropped, the part of corrections in the kernel is all that is wrong
-            # with the solution; to take it off costs digits, and one correction more.
-            whole = isinstance(self.gram, Eigen) and not self.gram.truncates
-            correct = confined if whole else inverse
-            eta = refine(self.gram, correct, residual, confined(rows.rmv(r)))
-            eta = eta + correct(residual(eta)) if whole else eta
-            if part is None:
-                return eta
-            assert self.damping is not None
-            # λ is rounding beside G: along eigenvectors that are rounding, too, η is anything, and
-            # no residual shows it. There λη = Aᵀ(r - Aη) is exact.
-            again = rows.rmv(r - rows.mv(eta)) / self.damping
-            return part.project(eta) + without(part.project, again)
+        inverse = self._inverse
+        # Where nothing is dropped, the part of corrections in the kernel is all that is wrong with
+        # the solution; to take it off costs digits, and one correction more.
+        whole = not self.gram.truncates
+        correct = self._confined if whole else inverse
+        eta = refine(self.gram, correct, residual, self._confined(rows.rmv(r)))
+        return eta + correct(residual(eta)) if whole else eta
 
-        return self._solve(how)
+    def solve_both(self, r, g):
+        if isinstance(self.gram, Damped):
+            return self._solve_damped(self.rows.scale * r, g)
+        return super().solve_both(r, g)
 
     def solve_covector(self, g):
+        if isinstance(self.gram, Damped):
+            return self._solve_damped(None, g)
+
+        inverse = self._inverse
+
         def product(eta):
             return self.rows.rmv(self.rows.mv(eta))
 
-        def how(inverse, _):
-            # What of g is outside the range of G stays in the residual, and would come in through
-            # the eigenvectors, off by eps cond(A)²: one product with G takes it away.
-            def clean(rest):
-                return inverse(rest if self.damping is not None else inverse(product(rest)))
+        # What of g is outside the range of G stays in the residual, and would come in through the
+        # eigenvectors, off by eps cond(A)²: one product with G takes it away.
+        def clean(rest):
+            return inverse(rest if self.damping is not None else inverse(product(rest)))
 
-            residual = lambda eta: g - product(eta) - self._damped(eta)
-            return refine(self.gram, clean, residual, self._confined(inverse, g))
+        residual = lambda eta: g - product(eta) - self._damped(eta)
+        return refine(self.gram, clean, residual, self._confined(g))
 
-        return self._solve(how)
+    def _solve_damped(self, r: Array | None, g: Array | None) -> Array:
+        """Return (G + λ)⁻¹(Aᵀr + g) by Cholesky; `None` stands for zero."""
+        rows, gram = self.rows, self.gram
+        assert isinstance(gram, Damped)
+
+        def pulled(r):
+            return rows.rmv(r) if g is None else rows.rmv(r) + g
+
+        def rest(eta):
+            # Formed in the output space, where it does not cancel.
+            return pulled(-rows.mv(eta) if r is None else r - rows.mv(eta))
+
+        ordered = lambda function: lambda x: self._ordered(function, x)
+
+        def how(inverse, part):
+            inverse = ordered(inverse)
+            residual = lambda eta: rest(eta) - gram.damping * eta
+            eta = refine(gram, inverse, residual, inverse(g if r is None else pulled(r)))
+            if part is None:
+                return eta, False
+            # λ is rounding beside G: along eigenvectors that are rounding, too, η is anything, and
+            # no residual shows it. There λη = Aᵀ(r - Aη) + g is exact.
+            project = ordered(part.project)
+            return project(eta) + without(project, rest(eta) / gram.damping), False
+
+        return gram.solve(how)
 
     def in_range(self, damped):
         return damped
@@ -96,28 +122,22 @@ class PrimalFactors(AbstractSymmetricFactors):
         combined = self.eigen.vectors @ w
         return combined if self.order is None else scatter(combined, self.order)
 
-    def _confined(self, inverse, g: Array) -> Array:
+    def _inverse(self, g: Array) -> Array:
+        return self._ordered(self.eigen.apply, g)
+
+    def _confined(self, g: Array) -> Array:
         """Return a solution, put into the range of Aᵀ where it is refined.
 
         The eigenvectors of G are off by eps cond(A)², and what of that lies in the kernel of A no
         residual would show.
         """
-        x = inverse(g)
-        if self.damping is not None or (isinstance(self.gram, Eigen) and not self.gram.refinements):
+        x = self._inverse(g)
+        if self.damping is not None or not self.eigen.refinements:
             return x
-        return self.rows.rmv(self.rows.mv(inverse(x)))
+        return self.rows.rmv(self.rows.mv(self._inverse(x)))
 
     def _damped(self, eta: Array) -> Array:
         return jnp.zeros_like(eta) if self.damping is None else self.damping * eta
-
-    def _solve(self, how) -> Array:
-        ordered = lambda function: lambda x: self._ordered(function, x)
-
-        def inner(inverse, part):
-            part = None if part is None else Part(*map(ordered, part))
-            return how(ordered(inverse), part), False
-
-        return self.gram.solve(inner)
 
     def _ordered(self, function, x: Array) -> Array:
         return function(x) if self.order is None else scatter(function(x[self.order]), self.order)
@@ -132,6 +152,12 @@ class Primal(AbstractSolver):
 
     structured: bool = eqx.field(static=True, default=True)
     """Whether to use the structure of the model; the result does not depend on it."""
+    careful: bool = eqx.field(static=True, default=True)
+    """Whether eigenvectors take over where a damping is too small for Cholesky; NaN otherwise."""
+
+    @property
+    def quick(self):
+        return Primal(self.structured, careful=False)
 
     def check(self, inverse):
         pass
@@ -147,4 +173,4 @@ class Primal(AbstractSolver):
         if inverse.damping is None:
             return PrimalFactors(rows, eigen(matrix, rows, inverse), None, order)
         damping = jnp.asarray(inverse.damping, rows.dtype)
-        return PrimalFactors(rows, damped(Matrix(matrix), damping), damping, order)
+        return PrimalFactors(rows, damped(Matrix(matrix), damping, self.careful), damping, order)

@@ -37,8 +37,7 @@ class Part(NamedTuple):
 
 
 How = Callable[[Map, Part | None], tuple[Array, Array | bool]]
-"""A solution from an inverse and a part of it, and whether its digits are lost; see `solve` of
-`Eigen` and `Damped`."""
+"""A solution from an inverse and a part of it, and whether its digits are lost: `Damped.solve`."""
 CANCELS, TURNS = 1e4, 4
 """From which loss of digits on a damped solution is refined, and how often."""
 
@@ -75,10 +74,6 @@ class Eigen(eqx.Module):
         h = jnp.where(self.s > self.resolution, self.h, 0.0)
         return self.vectors @ (h * (self.vectors.T @ x))
 
-    def solve(self, how: How) -> Array:
-        """Return the solution of `how(inverse, None)`, with `inverse(x)` = h(·) x."""
-        return how(self.apply, None)[0]
-
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the projection on the eigenvectors that are kept."""
         return self.vectors @ jnp.where(self.kept, self.vectors.T @ x, 0.0)
@@ -102,10 +97,8 @@ class Damped(eqx.Module):
     spectrum: Spectrum
     refinements: Array
     """How often a solution is refined: once, unless λ is not far above rounding."""
-
-    def apply(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return (· + λ)⁻¹ x."""
-        return self.solve(lambda inverse, _: (inverse(x), False))
+    careful: bool = eqx.field(static=True)
+    """Whether eigenvectors take over; NaN otherwise."""
 
     def solve(self, how: How) -> Array:
         """Return the solution of `how(inverse, resolved)`, with `inverse(x)` = (· + λ)⁻¹ x.
@@ -128,6 +121,8 @@ class Damped(eqx.Module):
         inverse = lambda x: cho_solve((self.cholesky, True), x)
         solution, lost = how(inverse, None)
         fine = self.proved & ~jnp.asarray(lost)
+        if not self.careful:
+            return jnp.where(fine, solution, jnp.nan)
         return jax.lax.cond(fine, lambda: solution, by_eigenvectors)
 
 
@@ -149,12 +144,13 @@ def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> 
     return Eigen(vectors[:, ::-1], s, h, kept, spectrum, resolution, refinements, inverse.truncates)
 
 
-def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
+def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar, careful: bool) -> Damped:
     """Return Cholesky factors of K + λ or G + λ; `make` is a pytree that returns K or G.
 
     The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at
     least -n·eps·‖·‖; so with λ above that the sum is positive definite. The pivots are checked all
-    the same. Otherwise eigenvectors take over, and the spectrum reports it.
+    the same. Otherwise eigenvectors take over, if it is to be `careful`, and the spectrum reports
+    it.
     """
     matrix = jax.lax.stop_gradient(make())
     n = matrix.shape[0]
@@ -170,7 +166,7 @@ def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar) -> Damped:
     eps = float(jnp.finfo(matrix.dtype).eps)
     factor_of_error = math.sqrt(n) * eps * jnp.max(diagonal, initial=0.0) / damping
     refinements = jnp.where(factor_of_error**2 < 100 * eps, 1, TURNS)
-    return Damped(factor, make, damping, proved, size, spectrum, refinements)
+    return Damped(factor, make, damping, proved, size, spectrum, refinements, careful)
 
 
 def refine(
