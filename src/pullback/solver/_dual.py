@@ -110,7 +110,8 @@ class DualFactors(AbstractSymmetricFactors):
             y = self._refined(inverse, r)
             x = rmv(y)
             # A small difference of large numbers.
-            return x, gram.size * norm(y) > CANCELS * norm(x)
+            cancels = gram.size * norm(y) > CANCELS * norm(x)
+            return self._turn(inverse, r, x, jnp.where(cancels, 2, 0))
 
         def resolved(inverse, part, r):
             # Along eigenvectors that are rounding y is r/λ, whose rounding may be all that Aᵀy
@@ -121,7 +122,7 @@ class DualFactors(AbstractSymmetricFactors):
                 return x, norm(self._rest(r, x))
 
             x, size = jax.lax.map(candidate, jnp.asarray([True, False]))
-            return jnp.where(size[0] <= size[1], x[0], x[1]), False
+            return jnp.where(size[0] <= size[1], x[0], x[1])
 
         def woodbury(inverse, g):
             rest = lambda v: g - rmv(mv(v)) - gram.damping * v
@@ -129,12 +130,10 @@ class DualFactors(AbstractSymmetricFactors):
             return refine(gram, once, rest, once(g))
 
         def how(inverse, part):
-            x, lost = jnp.zeros(self.scaled.rows.shape[1], gram.damping.dtype), False
+            x = jnp.zeros(self.scaled.rows.shape[1], gram.damping.dtype)
             if r is not None:
-                x, lost = lifted(inverse, r) if part is None else resolved(inverse, part, r)
-            if g is not None:
-                x = x + skip_zero(lambda g: woodbury(inverse, g), g)
-            return x, lost
+                x = lifted(inverse, r) if part is None else resolved(inverse, part, r)
+            return x if g is None else x + skip_zero(lambda g: woodbury(inverse, g), g)
 
         return gram.solve(how)
 
@@ -143,7 +142,7 @@ class DualFactors(AbstractSymmetricFactors):
         pulled = self.scaled.rmv(r - self.scaled.mv(x))
         return pulled if self.damping is None else pulled - self.damping * x
 
-    def _turn(self, inverse, r: Array, x: Flat, turns: int) -> Flat:
+    def _turn(self, inverse, r: Array, x: Flat, turns: int | Array) -> Flat:
         """Return a solution refined by the normal equations.
 
         What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,

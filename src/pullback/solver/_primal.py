@@ -95,11 +95,11 @@ class PrimalFactors(AbstractSymmetricFactors):
             residual = lambda eta: rest(eta) - gram.damping * eta
             eta = refine(gram, inverse, residual, inverse(g if r is None else pulled(r)))
             if part is None:
-                return eta, False
+                return eta
             # λ is rounding beside G: along eigenvectors that are rounding, too, η is anything, and
             # no residual shows it. There λη = Aᵀ(r - Aη) + g is exact.
             project = ordered(part.project)
-            return project(eta) + without(project, rest(eta) / gram.damping), False
+            return project(eta) + without(project, rest(eta) / gram.damping)
 
         return gram.solve(how)
 

@@ -36,10 +36,10 @@ class Part(NamedTuple):
     project: Map
 
 
-How = Callable[[Map, Part | None], tuple[Array, Array | bool]]
-"""A solution from an inverse and a part of it, and whether its digits are lost: `Damped.solve`."""
+How = Callable[[Map, Part | None], Array]
+"""A solution from an inverse and a part of it: see `Damped.solve`."""
 CANCELS, TURNS = 1e4, 4
-"""From which loss of digits on a damped solution is refined, and how often."""
+"""From which cancellation on a damped solution is refined further; the most refinements."""
 
 
 class Eigen(eqx.Module):
@@ -103,8 +103,8 @@ class Damped(eqx.Module):
     def solve(self, how: How) -> Array:
         """Return the solution of `how(inverse, resolved)`, with `inverse(x)` = (· + λ)⁻¹ x.
 
-        By Cholesky first, with `None` for the second argument. Where that is not proved, or digits
-        are lost, by eigenvectors: `resolved` is the part without those that are rounding.
+        By Cholesky first, with `None` for the second argument. Where that is not proved, by
+        eigenvectors: `resolved` is the part without those that are rounding.
         """
 
         def by_eigenvectors():
@@ -115,15 +115,14 @@ class Damped(eqx.Module):
             seen = values > noise
             apply = lambda h: lambda x: vectors @ (h * (vectors.T @ x))
             part = Part(apply(jnp.where(seen, h, 0.0)), apply(seen.astype(h.dtype)))
-            return how(apply(h), part)[0]
+            return how(apply(h), part)
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
         inverse = lambda x: cho_solve((self.cholesky, True), x)
-        solution, lost = how(inverse, None)
-        fine = self.proved & ~jnp.asarray(lost)
+        solution = how(inverse, None)
         if not self.careful:
-            return jnp.where(fine, solution, jnp.nan)
-        return jax.lax.cond(fine, lambda: solution, by_eigenvectors)
+            return jnp.where(self.proved, solution, jnp.nan)
+        return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
 
 
 def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> Eigen:
