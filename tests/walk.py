@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from helpers import normal
 
+import pullback as pb
+
 START = {"w": normal(3, 2, seed=1), "empty": jnp.zeros((0, 2)), "short": jnp.ones(3, jnp.bfloat16)}
 
 
@@ -30,3 +32,9 @@ def bits(fit):
     """Everything that a run computes, as bytes."""
     leaves = [fit.params, jax.random.key_data(fit.state), dict(fit.history.columns)]
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(leaves)]
+
+
+def run(folder, steps, **options):
+    """Make steps, saved every second one."""
+    saving = pb.Checkpoints(folder, every_steps=2, **options)
+    return pb.fit(OPT, START, None, steps, checkpoint=saving)

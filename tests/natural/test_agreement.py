@@ -143,13 +143,15 @@ class Case(NamedTuple):
 
 
 RUNS = len(MODELS)
-"""So many consecutive seeds cover every pair of metric, model, solver and inverse."""
+"""Twice so many consecutive seeds cover every pair of metric, model, solver and inverse."""
 
 
 def sample(seed: int) -> list[Case]:
-    """The cases of one run: every metric, with another model and two other pairs each time."""
+    """The cases of one run: half of the metrics, each time with another model and other pairs."""
     cases = []
     for place, metric in enumerate(METRICS):
+        if not taken(place, 2, seed // RUNS):
+            continue
         turn = (place + seed) % RUNS
         model = list(MODELS)[turn]
         # The step of 5 takes a model to other pairs with every metric.
@@ -162,7 +164,7 @@ def sample(seed: int) -> list[Case]:
 
 def test_a_few_runs_cover_every_pair_of_pieces():
     covered = set()
-    for case in itertools.chain.from_iterable(sample(run) for run in range(40, 40 + RUNS)):
+    for case in itertools.chain.from_iterable(sample(run) for run in range(40, 40 + 2 * RUNS)):
         for solver, inverse in case.pairs:
             pieces = {"metric": case.metric, "model": case.model}
             pieces |= {"solver": solver, "inverse": inverse}
@@ -189,7 +191,7 @@ def test_every_metric_solver_inverse_and_model_agrees(metric, model):
         gc.collect()
 
 
-@pytest.mark.parametrize(("metric", "model"), in_turn(7))
+@pytest.mark.parametrize(("metric", "model"), in_turn(12))
 def test_iterative_solvers_agree(metric, model, forget):
     pairs = [(solver, name) for solver in ITERATIVE for name in INVERSES if "gauge" not in name]
     assert_pairs_agree(make_example(metric, model), pairs)

@@ -112,19 +112,24 @@ def _check(
 
     def everything(r, covectors, eta):
         solved = jax.lax.map(factorised.solve_covector, covectors)
-        return factorised.solve_lifted(r), solved, factorised.factors.project(eta)
+        lifted, both = factorised.solve_lifted(r), None
+        if type(factorised.factors).solve_both is not AbstractFactors.solve_both:
+            both = factorised.solve(r, covectors[1])
+        return lifted, solved, both, factorised.factors.project(eta)
 
     known = factorised.factors.knows_row_space
     # What factorises runs operation by operation; what iterates would be compiled loop by loop.
     run = everything if known else eqx.filter_jit(everything)
     unit = r / np.asarray(metric.whitened.scale)
     covectors = jnp.asarray(np.stack([inside, outside]))
-    lifted, solved, projected = run(jnp.asarray(unit), covectors, jnp.asarray(eta))
+    lifted, solved, both, projected = run(jnp.asarray(unit), covectors, jnp.asarray(eta))
     expected = dense.matrix @ inside
     close(f"{what}: solve_lifted(r)", lifted, expected, tolerance)
     close(f"{what}: solve_covector(g), g in the range", solved[0], expected, tolerance)
     beyond = dense.matrix @ outside
     close(f"{what}: solve_covector(g), g not in the range", solved[1], beyond, tolerance)
+    if both is not None:
+        close(f"{what}: solve_both(r, g)", both, expected + beyond, tolerance)
     rank = int(factorised.rank)
     assert rank in (-1, dense.rank), f"{what}: rank {rank}, not {dense.rank} (-1 if not computed)."
     finite = bool(np.all(np.isfinite(projected)))
