@@ -111,7 +111,9 @@ class DualFactors(AbstractSymmetricFactors):
             x = rmv(y)
             # A small difference of large numbers.
             cancels = gram.size * norm(y) > CANCELS * norm(x)
-            return self._turn(inverse, r, x, jnp.where(cancels, 2, 0))
+            # Not a loop of 0 or 2 turns: XLA would turn the factor round for it in any case.
+            again = lambda x: self._turn(inverse, r, x, 2)
+            return jax.lax.cond(cancels, again, lambda x: x, x)
 
         def resolved(inverse, part, r):
             # Along eigenvectors that are rounding y is r/λ, whose rounding may be all that Aᵀy
@@ -142,7 +144,7 @@ class DualFactors(AbstractSymmetricFactors):
         pulled = self.scaled.rmv(r - self.scaled.mv(x))
         return pulled if self.damping is None else pulled - self.damping * x
 
-    def _turn(self, inverse, r: Array, x: Flat, turns: int | Array) -> Flat:
+    def _turn(self, inverse, r: Array, x: Flat, turns: int) -> Flat:
         """Return a solution refined by the normal equations.
 
         What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,

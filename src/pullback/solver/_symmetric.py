@@ -153,9 +153,10 @@ def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar, careful: bo
     """
     matrix = jax.lax.stop_gradient(make())
     n = matrix.shape[0]
-    # Read before it is written, so that everything happens in place.
-    size = jnp.sqrt(jnp.trace(matrix))
-    index, diagonal = jnp.arange(n), jnp.diagonal(matrix) + damping
+    # Read before it is written, so that everything happens in place; `jnp.trace` would read it all.
+    index, diagonal = jnp.arange(n), jnp.diagonal(matrix)
+    size = jnp.sqrt(jnp.sum(diagonal))
+    diagonal = diagonal + damping
     matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
     noise = n * jnp.finfo(matrix.dtype).eps * jnp.max(diagonal, initial=0.0)
     factor, positive = cholesky(matrix)
