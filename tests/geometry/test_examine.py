@@ -95,3 +95,29 @@ def test_an_absent_sample_is_not_examined():
     page = pb.examine(problem, MODEL.params, (x.at[2].set(jnp.nan), y))
     assert (page.rank, page.seen_rank, page.metric_rank) == (4, 4, 4) and page.proper
     assert np.allclose(page.spectrum[:4], present.spectrum) and np.all(page.spectrum[4:] < 1e-14)
+
+
+def test_directions_that_are_rounding_inside_the_model_are_told_from_a_second_precision():
+    """The derivative of the second output is zero; its two terms cancel to rounding."""
+
+    def model(p):
+        u = 3 * p[1]
+        return jnp.stack([p[0], 1e4 * (jax.nn.sigmoid(u) + jax.nn.sigmoid(-u))])
+
+    problem = pb.Composite(model, lambda z: jnp.sum(z**2), pb.metric.Euclidean())
+    page = pb.examine(problem, jnp.asarray([0.3, 0.7]), nearby=0)
+    assert page.seen_rank == 2 and page.resolved_rank == 1
+    assert page.spectrum[1] < 100 * page.noise < 1e-8
+    assert "1 of the 2 directions" in str(page) and "within the rounding of the model" in str(page)
+    clean = pb.examine(PROBLEM, MODEL.params, BATCH, nearby=0)
+    assert clean.resolved_rank == clean.seen_rank and clean.noise < 1e-14
+    assert "within the rounding" not in str(clean)
+
+
+def test_a_model_with_a_dtype_of_its_own_has_no_second_precision():
+    def model(p):
+        return p * jnp.asarray([1.0, 2.0], jnp.float64)
+
+    problem = pb.Composite(model, lambda z: jnp.sum(z**2), pb.metric.Euclidean())
+    page = pb.examine(problem, jnp.ones(2), nearby=0)
+    assert np.isnan(page.noise) and page.resolved_rank == page.seen_rank == 2

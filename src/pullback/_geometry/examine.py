@@ -8,6 +8,10 @@ Oostrum, Müller and Ay). Two kernels are told apart:
 \[ \ker J \subseteq \ker A, \qquad \ker A \ominus \ker J = \text{directions that move the outputs,
 but not as far as the metric sees}. \]
 
+Singular values that count may still be rounding: where numbers cancel inside the model, its Jacobian
+has larger errors than its entries show. They are measured in a second precision: what the step from
+one to the other changes in A is in proportion to their eps.
+
 Two parameters of one model point whose tangent spans differ (the crossing of a figure eight) show a
 singular point of the model: the natural gradient is another one at each of the two.
 """
@@ -35,6 +39,7 @@ from .._problem.validate import check_params, validate
 from .._rows.rows import BlockRoot, Rows, rows_at
 from ..metric import Euclidean
 from ..solver._svd import SVD
+from .noise import noise_of
 
 DELICATE = (RESULTS.rank_zero, RESULTS.unconverged, RESULTS.unresolved, RESULTS.saturated)
 """Results that become a line of the page; any other failure raises."""
@@ -88,6 +93,12 @@ class Examination(eqx.Module):
     """The singular values of J, largest first."""
     cutoff: float
     """Singular values of J at or below this counted as zero."""
+    noise: float
+    """About how far rounding inside the model reaches in the singular values of A, grading left out.
+
+    NaN if the model cannot be evaluated in a second precision."""
+    resolved_rank: int
+    """The number of these singular values above the noise; at most `seen_rank`."""
     kernel: np.ndarray
     """An orthonormal basis of ker J, one column each: the parametrisation is redundant along these.
     """
@@ -169,11 +180,22 @@ class Examination(eqx.Module):
                 "gradient",
             ),
         ]
+        if self.resolved_rank < self.seen_rank:
+            lines.append(("precision", self._doubt))
         if self.result:
             lines.append(("caution", self.result))
         if self.meeting is not None:
             lines.append(("other", str(self.meeting)))
         return lines
+
+    @property
+    def _doubt(self) -> str:
+        lost = self.seen_rank - self.resolved_rank
+        return (
+            f"{lost} of the {self.seen_rank} directions that the metric sees are within the "
+            f"rounding of the model (singular values up to about {self.noise:.1e}): damp, cut them "
+            "off (`rtol=`), or compute without cancellation"
+        )
 
 
 def _edge(values: np.ndarray, index: int) -> str:
@@ -224,6 +246,8 @@ def examine(
     seen_rank, _, _, blind = _rank(np.asarray(unit), rtol)
     spectrum = np.linalg.svd(np.asarray(scaled), compute_uv=False)
     kept = seen_rank > 0 and spectrum[seen_rank - 1] > 0
+    noise = noise_of(problem, params, data, np.asarray(unit).dtype)
+    values = np.linalg.svd(np.asarray(unit), compute_uv=False)[:seen_rank]
     meeting = None
     if other is not None:
         meeting = _meet(problem, params, check_params(other), data, j, rtol)
@@ -237,6 +261,8 @@ def examine(
         spectrum=spectrum,
         jacobian_spectrum=jacobian_spectrum,
         cutoff=cutoff,
+        noise=noise,
+        resolved_rank=seen_rank if np.isnan(noise) else int(np.sum(values > noise)),
         kernel=kernel,
         unseen=_complement(blind, kernel),
         condition=float(spectrum[0] / spectrum[seen_rank - 1]) if kept else float("nan"),

@@ -1,0 +1,44 @@
+"""How much of the whitened Jacobian is rounding inside the model, measured in a second precision."""
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._base.types import Params
+from .._compat.xla import jit
+from .._problem.batch import Batch
+from .._problem.composite import Composite
+from .._rows.rows import rows_at
+
+SHIFTS = tuple(1e-3 * k * k / 49 for k in range(8))
+"""Relative displacements of the parameters at which rounding is measured."""
+
+
+@jit
+def _unit_rows(problem: Composite, params: Params, batch: Batch) -> Float[Array, "q P"]:
+    return rows_at(problem.at(batch), params).unit_rows()
+
+
+def noise_of(problem: Composite, params: Params, batch: Batch, dtype: np.dtype) -> float:
+    """Return the norm of the rounding in Â, computed in `dtype`; NaN if it cannot be known."""
+    longer = jax.config.read("jax_enable_x64") and dtype == np.float32
+    other = np.dtype(np.float64 if longer else np.float32)
+    if other == dtype:
+        return float("nan")
+    cast = lambda x: x.astype(other) if eqx.is_inexact_array(x) else x
+    differences = []
+    # One rounding error may be small by chance: some more are made close by.
+    for shift in SHIFTS:
+        near = jax.tree.map(lambda x: x * (1 + shift) if eqx.is_inexact_array(x) else x, params)  # noqa: B023
+        try:
+            there = np.asarray(_unit_rows(problem, *jax.tree.map(cast, (near, batch))))
+        except (TypeError, ValueError):
+            # Somewhere in the model a dtype is fixed.
+            return float("nan")
+        if there.dtype != other or not np.all(np.isfinite(there)):
+            return float("nan")
+        here = np.asarray(_unit_rows(problem, near, batch), np.float64)
+        differences.append(np.linalg.norm(here - there.astype(np.float64), 2))
+    shorter = max(np.finfo(dtype).eps, np.finfo(other).eps)
+    return float(2 * max(differences) * np.finfo(dtype).eps / shorter)
