@@ -216,14 +216,24 @@ def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
 
 
 def warn_of_precision(stats: Stats, stacklevel: int) -> None:
-    """Warn if single precision is too short for the condition number."""
+    """Warn if single precision is too short for the condition number, or for the damping."""
     dtype = stats.largest.dtype
+    if jnp.finfo(dtype).bits >= 64:
+        return
     limit = 1 / float(np.sqrt(jnp.finfo(dtype).eps))
-    if jnp.finfo(dtype).bits < 64 and float(stats.condition) > limit:
-        warnings.warn(
+    wide = 'jax.config.update("jax_enable_x64", True) before any array is made'
+    words = None
+    if float(stats.condition) > limit:
+        words = (
             f"the condition number of A is {float(stats.condition):.1e}, beyond 1/sqrt(eps) = "
             f"{limit:.1e} of {dtype}: rank and direction are uncertain. Work in double precision: "
-            'jax.config.update("jax_enable_x64", True) before any array is made.',
-            PrecisionWarning,
-            stacklevel=stacklevel,
+            f"{wide}."
         )
+    elif bool(stats.fallback):
+        words = (
+            f"the damping is below the rounding of what {stats.solver} factorises in {dtype}: "
+            f"singular values below about 1/{limit:.0e} of the largest are lost. Damp more, use "
+            f"solver=pullback.solver.SVD(), or solver=pullback.solver.Mixed() with {wide}."
+        )
+    if words is not None:
+        warnings.warn(words, PrecisionWarning, stacklevel=stacklevel)

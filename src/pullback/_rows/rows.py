@@ -181,7 +181,7 @@ class Rows(eqx.Module):
         """Return the rows with Ã, its grading left out, at hand."""
         return Rows(
             self.objective, self.params, self.linear, self.root, self.log_scale, self.gauge,
-            self.memory, dense, order,
+            self.memory, dense, order, self.analysis,
         )  # fmt: skip
 
     # ---- coordinates ----------------------------------------------------------------------------
@@ -240,11 +240,14 @@ class Rows(eqx.Module):
 
     def unit_rows(self) -> Float[Array, "m P"]:
         """Return Ã, dense, without its grading."""
+        if self.dense is not None and self.order is None:
+            return self.dense
         return self.gauge.rows(self._plain_rows())
 
     def sum_blocks(self, function: Callable[[Float[Array, "b P"]], Array]) -> Array:
         """Return the sum of a function of blocks of rows of Ã, one block of samples at a time."""
-        if not self.by_block or self.chunk >= self.count:
+        formed = self.dense is not None and self.order is None
+        if formed or not self.by_block or self.chunk >= self.count:
             return function(self.scale[:, None] * self.unit_rows())
 
         def blocks(samples):

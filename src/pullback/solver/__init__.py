@@ -11,6 +11,7 @@ from ._cost import Cost as Cost
 from ._cost import Setting as Setting
 from ._dual import Dual as Dual
 from ._krylov import Krylov as Krylov
+from ._mixed import Mixed as Mixed
 from ._preconditioner import AbstractPreconditioner as AbstractPreconditioner
 from ._preconditioner import Diagonal as Diagonal
 from ._preconditioner import Kronecker as Kronecker
