@@ -217,10 +217,11 @@ import pullback as pb
 class Never(eqx.Module):
     def init(self, params): raise AssertionError("too late")
     def step(self, params, state, batch): raise AssertionError("too late")
+params = jnp.ones(2)  # What is imported late, nobody may have the permission to read.
 if os.getuid() == 0:
     os.seteuid(65534)
 try:
-    pb.fit(Never(), jnp.ones(2), None, 3, checkpoint=sys.argv[1])
+    pb.fit(Never(), params, None, 3, checkpoint=sys.argv[1])
 except ValueError as refusal:
     print(refusal)
 """
