@@ -52,9 +52,10 @@ def workload(name):
     return classifier, params, (x, jnp.arange(count) % sizes[-1]), pb.Tikhonov(1e-3)
 
 
-def measure(problem, params, batch, inverse):
+def measure(problem, params, batch, inverse, solver=None):
     """CPU seconds of one natural gradient, and the bytes that XLA allocates for it."""
-    solve = lambda p, b: pb.natural_gradient(problem, p, b, inverse=inverse, throw=False).vector
+    options = {"inverse": inverse, "solver": solver, "throw": False}
+    solve = lambda p, b: pb.natural_gradient(problem, p, b, **options).vector
     compiled = jax.jit(solve).lower(params, batch).compile()
     jax.block_until_ready(compiled(params, batch))
     start = time.process_time()
