@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
-MAPS, EVERY = Path("/proc/self/maps"), 5
+MAPS, EVERY, MANY = Path("/proc/self/maps"), 2, 15_000
 _finished = itertools.count(1)
 
 
@@ -84,7 +84,7 @@ def pytest_runtest_teardown():
     """Linux allows a process 65 530 mappings, XLA makes some for every program, and the first that
     is refused is a segmentation fault: forget the programs in time.
     """
-    if next(_finished) % EVERY == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 25_000:
+    if next(_finished) % EVERY == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY:
         jax.clear_caches()
 
 
