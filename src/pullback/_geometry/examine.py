@@ -8,9 +8,9 @@ Oostrum, Müller and Ay). Two kernels are told apart:
 \[ \ker J \subseteq \ker A, \qquad \ker A \ominus \ker J = \text{directions that move the outputs,
 but not as far as the metric sees}. \]
 
-Singular values that count may still be rounding: where numbers cancel inside the model, its Jacobian
-has larger errors than its entries show. They are measured in a second precision: what the step from
-one to the other changes in A is in proportion to their eps.
+Singular values that count may still be rounding: where numbers cancel inside the model, its
+Jacobian has larger errors than its entries show. They are measured in a second precision: what the
+step from one to the other changes in A is in proportion to their eps.
 
 Two parameters of one model point whose tangent spans differ (the crossing of a figure eight) show a
 singular point of the model: the natural gradient is another one at each of the two.
@@ -94,7 +94,7 @@ class Examination(eqx.Module):
     cutoff: float
     """Singular values of J at or below this counted as zero."""
     noise: float
-    """About how far rounding inside the model reaches in the singular values of A, grading left out.
+    """About how far rounding inside the model reaches in the singular values of Â.
 
     NaN if the model cannot be evaluated in a second precision."""
     resolved_rank: int

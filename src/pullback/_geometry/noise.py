@@ -1,7 +1,10 @@
-"""How much of the whitened Jacobian is rounding inside the model, measured in a second precision."""
+"""How much of the whitened Jacobian is rounding inside the model, from a second precision."""
+
+from functools import partial
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -30,7 +33,8 @@ def noise_of(problem: Composite, params: Params, batch: Batch, dtype: np.dtype) 
     differences = []
     # One rounding error may be small by chance: some more are made close by.
     for shift in SHIFTS:
-        near = jax.tree.map(lambda x: x * (1 + shift) if eqx.is_inexact_array(x) else x, params)  # noqa: B023
+        moving, carried = eqx.partition(params, eqx.is_inexact_array)
+        near = eqx.combine(jax.tree.map(partial(jnp.multiply, 1 + shift), moving), carried)
         try:
             there = np.asarray(_unit_rows(problem, *jax.tree.map(cast, (near, batch))))
         except (TypeError, ValueError):
