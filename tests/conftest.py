@@ -49,7 +49,6 @@ THINNED = {
     "test_lapack": 3,
     "test_measure": 12,
     "test_metric_batch": 4,
-    "test_metrics": 8,
     "test_natural_gradient": 6,
     "test_optax_face": 2,
     "test_preconditioner": 3,
