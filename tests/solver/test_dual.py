@@ -123,3 +123,14 @@ def test_weights_cancel_where_rows_are_independent(solver, repeated):
     g = scaled.T @ vector(6, seed=3)
     found = factors.solve_covector(jnp.asarray(g))
     assert distance(found, np.linalg.pinv(scaled.T @ scaled, rcond=1e-12) @ g) < 1e-8
+
+
+@pytest.mark.parametrize("damping", [1e-9, 1e-11, 1e-13])
+def test_what_of_r_is_outside_the_range_does_not_cost_digits(damping):
+    """7 rows, 2 parameters: K + λ has 5 eigenvalues λ, along which y is r/λ."""
+    a = conditioned(7, 2, 3.0)
+    r = vector(7)
+    factors = linear(a).factorise(pb.Tikhonov(damping), pb.solver.Dual())
+    assert not bool(factors.spectrum.fallback)
+    found = factors.solve_lifted(jnp.asarray(r))
+    assert distance(found, exact(a, r, damping=damping)) < 1e-12
