@@ -40,13 +40,12 @@ def problem(pb, workload: Workload):
 
 def _compiled(function, *args) -> Approach:
     """A function compiled once, with the compiler options of the library's own programs."""
-    from pullback._compat.xla import OPTIONS, affected
+    from pullback._compat.xla import options
 
-    options = OPTIONS if affected(jaxlib.__version__) else None
-    state = {}
+    state, given = {}, options(jaxlib.__version__)
 
     def prepare():
-        state["run"] = jax.jit(function).lower(*args).compile(compiler_options=options)
+        state["run"] = jax.jit(function).lower(*args).compile(compiler_options=given)
 
     return Approach(
         lambda: jax.block_until_ready(state["run"](*args)), lambda out: flat(out), prepare

@@ -1,10 +1,14 @@
-"""Compiles with the options under which XLA's numbers are right.
+"""Compiles with the options under which XLA's numbers are right, or those with which it is quick.
 
 On the CPU, jaxlib 0.10.2 to 0.12 fuses some chains of products and sums into one library call and
 silently miscomputes them: a product with a matrix of equal entries before a sum reads out of
 bounds, and the gradient of a bias may be lost (`tests/compat/test_xla.py` has the reproduction).
 `jit` restricts that fusion to single products for the programs that this library compiles itself;
 nothing is changed for other programs, and nothing is set when `pullback` is imported.
+
+Up to jaxlib 0.11.0 the CPU compiler has two generators of loops. The older one compiles programs
+of many small loops, as ours are, in half of the time; what it makes is up to a third slower. `jit`
+takes it where it is told to (`sooner`): for small problems that are called one by one.
 
 XLA accepts options at the outermost `jit` only. Inside a user's `jit` the caller's options apply;
 there the library avoids the one pattern that it would otherwise contain (`solver/_krylov.py`).
@@ -27,17 +31,24 @@ OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDU
 FIRST, FIXED = (0, 10, 2), (0, 13)
 """The affected versions of jaxlib: from the first on, below the second."""
 
+SOONER = {"xla_cpu_use_fusion_emitters": False}
+"""The older generator of loops."""
+
+REMOVED = (0, 11, 1)
+"""The version of jaxlib that no longer knows it."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def affected(jaxlib: str) -> bool:
-    """Return whether a version of jaxlib fuses wrongly."""
-    parts = [int(part) for part in jaxlib.split(".")[:3] if part.isdigit()]
-    return FIRST <= tuple(parts) < FIXED
+def options(jaxlib: str, sooner: bool = False) -> dict[str, Any]:
+    """Return the options for a version of jaxlib, on the CPU."""
+    parts = tuple(int(part) for part in jaxlib.split(".")[:3] if part.isdigit())
+    right = OPTIONS if FIRST <= parts < FIXED else {}
+    return right | (SOONER if sooner and parts < REMOVED else {})
 
 
-def jit(function: Function) -> Function:
-    """Return `eqx.filter_jit(function)`, compiled with `OPTIONS` where they are needed.
+def jit(function: Function, sooner: bool = False) -> Function:
+    """Return `eqx.filter_jit(function)`, compiled with `options` on the CPU.
 
     Before the programs of the process become too many, they are forgotten (`mappings.py`).
     """
@@ -54,8 +65,8 @@ def jit(function: Function) -> Function:
     @functools.cache
     def protected():
         # Decided at the first call: to ask for the platform at import would start JAX.
-        needed = jax.default_backend() == "cpu" and affected(version("jaxlib"))
-        return eqx.filter_jit(noticed, compiler_options=OPTIONS) if needed else plain
+        given = options(version("jaxlib"), sooner) if jax.default_backend() == "cpu" else {}
+        return eqx.filter_jit(noticed, compiler_options=given) if given else plain
 
     @functools.wraps(function)
     def call(*args, **kwargs):

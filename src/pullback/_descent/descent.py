@@ -25,7 +25,7 @@ from .._compat.xla import jit
 from .._natural.outcome import retried
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
-from .._problem.batch import Batch, as_batch
+from .._problem.batch import Batch, as_batch, is_small
 from .._problem.composite import Composite
 from .._problem.validate import (
     check_params,
@@ -265,9 +265,10 @@ class NaturalGradientDescent(eqx.Module):
         opt = eqx.tree_at(lambda o: o.strategy, self, self.strategy.as_data())
         arguments = (opt, params, state, data, other, gradient)
         traced = is_traced(arguments)
-        moved, new, record = _jitted(*arguments, careful=traced)
+        run = _sooner if not traced and is_small(params, data, other) else _jitted
+        moved, new, record = run(*arguments, careful=traced)
         if not traced and retried(record.result):
-            moved, new, record = _jitted(*arguments, careful=True)
+            moved, new, record = run(*arguments, careful=True)
         return cast_like(moved, given), new, record
 
 
@@ -317,7 +318,7 @@ def _step(
     return new_params, new_state, record
 
 
-_jitted = jit(_step)
+_jitted, _sooner = jit(_step), jit(_step, sooner=True)
 
 
 def _record(

@@ -9,7 +9,7 @@ from .._base.show import number, table
 from .._base.tree import cast_like
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
-from .._problem.batch import Batch
+from .._problem.batch import Batch, is_small
 from .._problem.composite import Composite
 from .._problem.validate import is_traced, validate, validate_metric_batch
 from .._rows.rows import MEMORY
@@ -77,7 +77,7 @@ def compute(
     )
 
 
-_jitted = jit(compute)
+_jitted, _sooner = jit(compute), jit(compute, sooner=True)
 
 
 def natural_gradient(
@@ -118,9 +118,10 @@ def natural_gradient(
     traced = is_traced((problem, params, data, strategy, other))
     arguments = (problem, params, data, strategy, other, not traced)
     # Inside somebody's `jit` there is no second try.
-    ng = _jitted(*arguments, careful=traced)
+    run = _sooner if not traced and is_small(params, data, other) else _jitted
+    ng = run(*arguments, careful=traced)
     if not traced and retried(ng.result):
-        ng = _jitted(*arguments, careful=True)
+        ng = run(*arguments, careful=True)
     # Leaves in half precision were computed with in float32.
     on_params = lambda n: (n.vector, n.covector)
     ng = eqx.tree_at(on_params, ng, tuple(cast_like(x, given) for x in on_params(ng)))

@@ -7,6 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.tree import structure
+from .._base.types import Params
+
+SMALL = 2**22
+"""Up to how many parameters times samples a problem is small."""
+
 
 class Batch(NamedTuple):
     """Inputs and targets; both `None` for a model without data."""
@@ -54,6 +60,13 @@ def sample_count(batch: Batch) -> int | None:
                 f"targets have shape {leaf.shape}, but the inputs have {count} samples."
             )
     return count
+
+
+def is_small(params: Params, *batches: Batch | None) -> bool:
+    """Return whether a natural gradient takes milliseconds, and its compiling seconds."""
+    counts = [None if batch is None else sample_count(batch) for batch in batches]
+    count = max((count for count in counts if count is not None), default=None)
+    return count is not None and structure(params).size * count <= SMALL
 
 
 def replace_absent(batch: Batch, weights: Float[Array, " N"]) -> Batch:
