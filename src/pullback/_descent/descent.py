@@ -22,7 +22,7 @@ from .._base.show import number, table
 from .._base.tree import all_finite, cast_like, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
 from .._compat.xla import jit
-from .._natural.outcome import retried
+from .._natural.outcome import RETRIED, retried
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
 from .._problem.batch import Batch, as_batch, is_small
@@ -257,19 +257,38 @@ class NaturalGradientDescent(eqx.Module):
         - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
             one; `as_optax` passes one.
         """
-        given = params
+        arguments = self._arguments(params, state, batch, metric_batch, gradient)
+        traced = is_traced(arguments)
+        _, point, _, data, other, _ = arguments
+        run = _sooner if not traced and is_small(point, data, other) else _jitted
+        moved, new, record = run(*arguments, careful=traced)
+        if not traced and retried(record.result):
+            moved, new, record = run(*arguments, careful=True)
+        return cast_like(moved, params), new, record
+
+    def attempt(
+        self, params: Params, state: DescentState, batch: Any
+    ) -> tuple[Params, DescentState, Record, Array]:
+        """Return what `step` returns, from a program without what is rarely needed.
+
+        The last value tells that there is no answer, and that `step` is to be called. `fit` does.
+
+        **Arguments:**
+
+        - `params`, `state`, `batch`: as of `step`.
+        """
+        arguments = self._arguments(params, state, batch, None, None)
+        moved, new, record = _jitted(*arguments, careful=False)
+        return cast_like(moved, params), new, record, among(record.result, RETRIED)
+
+    def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
+        """Return the arguments of `_step`, checked."""
         params, data = validate(self.problem, params, batch)
         other = self.metric_batch if metric_batch is None else metric_batch
         other = validate_metric_batch(other, data)
         # Numbers of the inverse travel as data: another damping compiles nothing.
         opt = eqx.tree_at(lambda o: o.strategy, self, self.strategy.as_data())
-        arguments = (opt, params, state, data, other, gradient)
-        traced = is_traced(arguments)
-        run = _sooner if not traced and is_small(params, data, other) else _jitted
-        moved, new, record = run(*arguments, careful=traced)
-        if not traced and retried(record.result):
-            moved, new, record = run(*arguments, careful=True)
-        return cast_like(moved, given), new, record
+        return opt, params, state, data, other, gradient
 
 
 def _step(

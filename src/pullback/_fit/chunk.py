@@ -24,8 +24,10 @@ CAPACITY = 256
 class Task(eqx.Module):
     """What the steps of a chunk have in common."""
 
-    step: Callable[[Any, Any, Any], tuple[Any, Any, Any]]
-    """The method of the optimiser."""
+    step: Callable[[Any, Any, Any], tuple[Any, ...]]
+    """The method of the optimiser: `step` or `attempt`."""
+    attempts: bool = eqx.field(static=True)
+    """Whether it is `attempt`, which also returns whether it has no answer."""
     owner: str = eqx.field(static=True)
     """The name of the optimiser, for messages."""
     draw: Callable[[Any, PRNGKeyArray, Array], Any]
@@ -34,9 +36,10 @@ class Task(eqx.Module):
     """The first argument of `draw`."""
     key: PRNGKeyArray
     start: Count
-    """The number of the first step."""
+    """The number of the step at place 0."""
+    first: Count
     count: Count
-    """The number of steps."""
+    """The places of the first step, and of the one after the last."""
     static: Any
     """The leaves of parameters and state that are not arrays."""
     stop_on_failure: bool
@@ -50,38 +53,49 @@ class Chunk(eqx.Module):
     state: Any
     """The arrays of the state."""
     records: Any
-    """Records stacked to `CAPACITY` rows, of which the first `made` are filled."""
+    """Records stacked to `CAPACITY` rows, filled from `first` up to `made`."""
     made: Count
     failed: Bool[Array, ""]
     """Whether the last step failed."""
+    unanswered: Bool[Array, ""]
+    """Whether the next step was attempted without an answer."""
 
 
 @jit
 def run_chunk(task: Task, params: Any, state: Any) -> Chunk:
-    """Make steps until there are `count`, or one has failed."""
+    """Make steps until there are `count`, one has failed, or an attempt had no answer."""
+    no = jnp.asarray(False)
 
     def one(params, state, place):
         batch = task.draw(task.data, jax.random.fold_in(task.key, task.start + place), place)
         whole = eqx.combine((params, state), task.static)
-        made = task.step(*whole, batch)
+        made, unanswered = task.step(*whole, batch), no
+        if task.attempts:
+            *made, unanswered = made
+            made = tuple(made)
         check_step(task.owner, whole, made)
         new = eqx.filter(made[:2], eqx.is_array)
         new, failed = _judged((params, state), new, made[2])
-        return *new, eqx.filter(as_arrays(made[2]), eqx.is_array), failed
+        if task.attempts:
+            new = jax.tree.map(lambda a, b: jnp.where(unanswered, a, b), (params, state), new)
+        record = eqx.filter(as_arrays(made[2]), eqx.is_array)
+        return *new, record, failed & ~unanswered, unanswered
 
     like = eqx.filter_eval_shape(one, params, state, jnp.asarray(0))[2]
     empty = jax.tree.map(lambda x: jnp.zeros((CAPACITY, *x.shape), x.dtype), like)
 
     def again(chunk):
-        return (chunk.made < task.count) & ~(chunk.failed & task.stop_on_failure)
+        stopped = (chunk.failed & task.stop_on_failure) | chunk.unanswered
+        return (chunk.made < task.count) & ~stopped
 
     def body(chunk):
-        params, state, record, failed = one(chunk.params, chunk.state, chunk.made)
+        params, state, record, failed, unanswered = one(chunk.params, chunk.state, chunk.made)
         write = lambda column, x: column.at[chunk.made].set(x)
         records = jax.tree.map(write, chunk.records, record)
-        return Chunk(params, state, records, chunk.made + 1, failed)
+        made = jnp.where(unanswered, chunk.made, chunk.made + 1)
+        return Chunk(params, state, records, made, failed, unanswered)
 
-    start = Chunk(params, state, empty, jnp.zeros_like(task.count), jnp.asarray(False))
+    start = Chunk(params, state, empty, task.first, no, no)
     return jax.lax.while_loop(again, body, start)
 
 

@@ -223,27 +223,37 @@ class _Run:
 
     def advance(self, source: AbstractSource, data: Any, count: int) -> tuple[History, bool]:
         """Make steps; return their records, and whether the last one failed."""
-        now = self.now
+        now, parts, failed, unanswered = self.now, [], False, False
         arrays, static = eqx.partition((now.params, now.state), eqx.is_array)
-        task = Task(
-            step=self.opt.step,
-            owner=self.owner,
-            draw=source.draw,
-            data=data,
-            key=now.key,
-            start=jnp.asarray(now.step),
-            count=jnp.asarray(count),
-            static=static,
-            stop_on_failure=self.throw,
-        )
-        chunk = run_chunk(task, *arrays)
-        made = int(chunk.made)
-        params, state = eqx.combine((chunk.params, chunk.state), static)
-        rows = History(columns_of(self.owner, chunk.records, made, now.step))
-        self.parts.append(rows)
+        attempts = hasattr(self.opt, "attempt")
+        made = 0
+        while made < count and not (failed and self.throw):
+            # After an attempt without an answer comes one step that has one, then attempts again,
+            # so that what a step computes does not depend on where the run was resumed.
+            attempt = attempts and not unanswered
+            task = Task(
+                step=self.opt.attempt if attempt else self.opt.step,  # pyright: ignore
+                attempts=attempt,
+                owner=self.owner,
+                draw=source.draw,
+                data=data,
+                key=now.key,
+                start=jnp.asarray(now.step),
+                first=jnp.asarray(made),
+                count=jnp.asarray(made + 1 if unanswered else count),
+                static=static,
+                stop_on_failure=self.throw,
+            )
+            chunk = run_chunk(task, *arrays)
+            arrays, rows = (chunk.params, chunk.state), range(made, int(chunk.made))
+            failed, unanswered, made = bool(chunk.failed), bool(chunk.unanswered), rows.stop
+            if rows:
+                parts.append(History(columns_of(self.owner, chunk.records, rows, now.step)))
+        self.parts.append(History.join(parts))
+        params, state = eqx.combine(arrays, static)
         self.now = Snapshot(params, state, now.key, now.step + made, History({}))
         self.write()
-        return rows, bool(chunk.failed)
+        return self.parts[-1], failed
 
     def until_saving(self) -> int:
         """Return how many steps may be made before the next save by steps."""

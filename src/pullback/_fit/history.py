@@ -121,19 +121,22 @@ def rows_since(parts: Sequence[History], step: int) -> History:
     return History({name: column[first:] for name, column in whole.columns.items()})
 
 
-def columns_of(owner: str, records: Any, count: int, start: int) -> dict[str, np.ndarray]:
-    """Return the first rows of stacked records as NumPy columns; results become their codes."""
-    steps = np.arange(start, start + count)
+def columns_of(owner: str, records: Any, rows: range, start: int) -> dict[str, np.ndarray]:
+    """Return some rows of stacked records as NumPy columns; results become their codes.
+
+    `start` is the number of the step of row 0.
+    """
+    steps = start + np.asarray(rows)
     columns: dict[str, np.ndarray] = {"step": steps}
     for name, value in named(jax.device_get(eqx.filter(records, eqx.is_array))).items():
         for leaf in jax.tree.leaves(value):
-            column = np.asarray(leaf)[:count]
+            column = np.asarray(leaf)[rows.start : rows.stop]
             # Short floats are no NumPy dtypes, and would not survive a checkpoint.
             columns[name] = column.astype(np.float32) if column.dtype.kind == "V" else column
     if not np.array_equal(columns["step"], steps):
         raise ValueError(
             f"{owner}.step: the field 'step' of the record must be the number of the step, from 0, "
-            f"got {columns['step'][0]} in step {start}; give other quantities another name."
+            f"got {columns['step'][0]} in step {steps[0]}; give other quantities another name."
         )
     return columns
 

@@ -28,6 +28,10 @@ class Optimiser(Protocol):
     `step` is traced, so it must be a pure function of arrays. An `equinox.Module` passes its arrays
     as arguments of the compiled loop and shows its settings in checkpoints; the attributes of
     another object are constants.
+
+    A method `attempt`, if there is one, is called before `step`, with the same arguments. It
+    returns what `step` does and a fourth value, whether it has no answer; then `step` is called.
+    `NaturalGradientDescent` leaves out there what takes long to compile and is rarely needed.
     """
 
     def init(self, params: Params) -> Any:
