@@ -83,3 +83,40 @@ def test_steep_samples_and_dampings_below_rounding():
         for _ in range(3):
             params, state, _ = opt.step(params, state, (x, y))
         np.testing.assert_allclose(run.params, params, rtol=1e-9)
+
+
+class Derived(Adding):
+    """Has a step of its own, and the attempts of its base."""
+
+    def step(self, params, state, batch):
+        return params - 1.0, state + 1, {"loss": jnp.sum(params)}
+
+
+class Wrapper(eqx.Module):
+    """Passes on what it does not know."""
+
+    inner: Adding
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def step(self, params, state, batch):
+        return params - 1.0, state + 1, {"loss": jnp.sum(params)}
+
+
+@pytest.mark.parametrize("opt", [Derived(()), Wrapper(Adding(()))], ids=["derived", "wrapper"])
+def test_a_step_of_ones_own_is_not_gone_round(opt):
+    run = pb.fit(opt, jnp.zeros(2), (jnp.ones(1), None), 3)
+    np.testing.assert_allclose(run.params, -3)
+
+
+def test_an_attempt_that_is_something_else():
+    class Other(Adding):
+        def step(self, params, state, batch):
+            return self._made(params, state, batch, True)
+
+        def attempt(self, params, state, batch):
+            return params
+
+    with pytest.raises(ValueError, match=r"Other\.attempt must return .*, got .*Tracer"):
+        pb.fit(Other(()), jnp.zeros(2), (jnp.ones(1), None), 3)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 from .._base.tree import all_finite
 from .._base.types import Count
 from .._compat.xla import jit
-from .optimiser import check_step, named
+from .optimiser import check_attempt, check_step, named
 
 CAPACITY = 256
 """The largest number of steps in one call of the loop."""
@@ -71,8 +71,8 @@ def run_chunk(task: Task, params: Any, state: Any) -> Chunk:
         whole = eqx.combine((params, state), task.static)
         made, unanswered = task.step(*whole, batch), no
         if task.attempts:
-            *made, unanswered = made
-            made = tuple(made)
+            check_attempt(task.owner, made)
+            made, unanswered = made[:3], made[3]
         check_step(task.owner, whole, made)
         new = eqx.filter(made[:2], eqx.is_array)
         new, failed = _judged((params, state), new, made[2])

@@ -28,7 +28,7 @@ from .chunk import CAPACITY, Task, as_arrays, run_chunk
 from .folder import InUse
 from .history import History, columns_of
 from .identity import identity
-from .optimiser import Optimiser, check_optimiser
+from .optimiser import Optimiser, attempt_of, check_optimiser
 from .outcome import Fit, FitError, Report, message
 from .progress import Progress
 from .telemetry import Telemetry
@@ -225,15 +225,14 @@ class _Run:
         """Make steps; return their records, and whether the last one failed."""
         now, parts, failed, unanswered = self.now, [], False, False
         arrays, static = eqx.partition((now.params, now.state), eqx.is_array)
-        attempts = hasattr(self.opt, "attempt")
-        made = 0
+        attempt, made = attempt_of(self.opt), 0
         while made < count and not (failed and self.throw):
             # After an attempt without an answer comes one step that has one, then attempts again,
             # so that what a step computes does not depend on where the run was resumed.
-            attempt = attempts and not unanswered
+            step = self.opt.step if attempt is None or unanswered else attempt
             task = Task(
-                step=self.opt.attempt if attempt else self.opt.step,  # pyright: ignore
-                attempts=attempt,
+                step=step,
+                attempts=step is attempt,
                 owner=self.owner,
                 draw=source.draw,
                 data=data,

@@ -13,6 +13,7 @@ class GradientDescent(eqx.Module):
 ```
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -71,6 +72,31 @@ def check_optimiser(opt: Any) -> None:
         raise ValueError(
             "fit(opt, ...): opt must have the methods init(params) and step(params, state, batch), "
             f"got {name}. Call fit(pullback.NaturalGradientDescent(problem), params, batches)."
+        )
+
+
+def attempt_of(opt: Any) -> Callable[..., Any] | None:
+    """Return the method `attempt` that belongs to `step`, if there is one.
+
+    Both are of one class: a `step` of a derived class, or of a wrapper that passes on what it does
+    not know, is not gone round.
+    """
+    if "step" in getattr(opt, "__dict__", {}):
+        return None
+    for kind in type(opt).__mro__:
+        if "step" in vars(kind):
+            return opt.attempt if "attempt" in vars(kind) else None
+    return None
+
+
+def check_attempt(owner: str, made: Any) -> None:
+    """Raise a `ValueError` unless an attempt returned four things."""
+    if not isinstance(made, tuple) or len(made) != 4:
+        raise ValueError(
+            f"{owner}.attempt must return (params, state, record, unanswered), got "
+            f"{type(made).__name__}"
+            + (f" of length {len(made)}" if isinstance(made, tuple) else "")
+            + ". Name the method otherwise if it is something else (see pullback.Optimiser)."
         )
 
 
