@@ -1,9 +1,12 @@
 """Outcomes: codes that are data, so that they work under `jit` and `vmap`, with their messages."""
 
+import functools
+import operator
 from typing import Any
 
-import jax.numpy as jnp
+import jax.core
 import lineax as lx
+import numpy as np
 from jaxtyping import Array
 
 from .show import is_single, number
@@ -155,10 +158,10 @@ def failed(result: RESULTS) -> Array:
 
 def among(result: RESULTS, codes: tuple[Any, ...]) -> Array:
     """Return whether a result is one of some codes."""
-    found: Any = result == codes[0]
-    for code in codes[1:]:
-        found = found | (result == code)
-    return jnp.asarray(found)
+    value = result._value  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(value, jax.core.Tracer):
+        value = np.asarray(value)  # nothing to compile
+    return functools.reduce(operator.or_, [value == code._value for code in codes])
 
 
 def successful_if(fine: Any, otherwise: Any) -> Any:

@@ -38,25 +38,21 @@ class CategoricalRoot(AbstractRoot):
 
     log_scale: Float[Array, " q"]
     log_p: Float[Array, "batch C"]
+    a: Float[Array, "batch C"]
+    """The vector a of the module."""
     likeliest: Int[Array, " batch"]
     like: Structure = eqx.field(static=True)
-
-    def _a(self) -> Float[Array, "batch C"]:
-        """The vector a of the module."""
-        classes = jnp.arange(self.log_p.shape[-1])[None, :]
-        top = jnp.exp(jnp.max(self.log_p, axis=-1, keepdims=True) / 2)
-        return jnp.where(classes == self.likeliest[:, None], top, jnp.exp(self.log_p) / (1 + top))
 
     def unit(self, w):
         batch, classes = self.log_p.shape
         padded = _insert(w.reshape(batch, classes - 1), self.likeliest)
         return self.like.unravel(
-            (padded - self._a() * jnp.sum(padded, axis=-1, keepdims=True)).ravel()
+            (padded - self.a * jnp.sum(padded, axis=-1, keepdims=True)).ravel()
         )
 
     def unit_transpose(self, v):
         v = self.like.ravel(v).reshape(self.log_p.shape)
-        return _delete(v - jnp.sum(self._a() * v, axis=-1, keepdims=True), self.likeliest).ravel()
+        return _delete(v - jnp.sum(self.a * v, axis=-1, keepdims=True), self.likeliest).ravel()
 
     def unit_lift(self, c):
         # Project on the range of M, {c : Σc = 0}, then use the closed form, with c_k = -Σ_{j≠k} c_j
@@ -90,22 +86,18 @@ def _shared(c_k: Array, log_p: Array) -> Array:
     return (c_k / top / (1 + top))[:, None]
 
 
-def _others(classes: int, k: Array) -> Array:
-    """The classes without `k`, in order."""
-    j = jnp.arange(classes - 1)[None, :]
-    return jnp.where(j >= k[:, None], j + 1, j)
-
-
 def _delete(x: Array, k: Array) -> Array:
     """Each row without its entry `k`."""
-    return jnp.take_along_axis(x, _others(x.shape[-1], k), axis=-1)
+    # Two shifted copies are much less to compile, and to run, than an indexed look-up.
+    place = jnp.arange(x.shape[-1] - 1)[None, :]
+    return jnp.where(place >= k[:, None], x[:, 1:], x[:, :-1])
 
 
 def _insert(x: Array, k: Array) -> Array:
     """Put a zero at position `k` of each row."""
-    classes = jnp.arange(x.shape[-1] + 1)[None, :]
-    source = jnp.minimum(jnp.where(classes > k[:, None], classes - 1, classes), x.shape[-1] - 1)
-    return jnp.where(classes == k[:, None], 0.0, jnp.take_along_axis(x, source, axis=-1))
+    place, k = jnp.arange(x.shape[-1] + 1)[None, :], k[:, None]
+    before, after = jnp.pad(x, ((0, 0), (0, 1))), jnp.pad(x, ((0, 0), (1, 0)))
+    return jnp.where(place < k, before, jnp.where(place > k, after, 0.0))
 
 
 class Categorical(AbstractLikelihood):
@@ -125,7 +117,10 @@ class Categorical(AbstractLikelihood):
         z, like = _logits(z)
         log_p = jax.nn.log_softmax(z.reshape(-1, z.shape[-1]), axis=-1)
         k = jnp.argmax(log_p, axis=-1)
-        return CategoricalRoot((_delete(log_p, k) / 2).ravel(), log_p, k, like)
+        top = jnp.exp(jnp.max(log_p, axis=-1, keepdims=True) / 2)
+        likeliest = jnp.arange(z.shape[-1])[None, :] == k[:, None]
+        a = jnp.where(likeliest, top, jnp.exp(log_p) / (1 + top))
+        return CategoricalRoot((_delete(log_p, k) / 2).ravel(), log_p, a, k, like)
 
     def apply(self, z, v):
         def one(z, v):
