@@ -54,14 +54,14 @@ def bound_of(problem: Problem, reference: Reference) -> Bound:
 
 def _rows_of(problem: Problem, reference: Reference) -> int:
     structure = problem.structure
-    count = max(structure.samples, 1)
+    count = structure.others or max(structure.samples, 1)
     if structure.metric == "scores":
         return count
     if structure.metric in ("graph", "empirical"):
         return count * (4 if structure.metric == "graph" else 1)
     if not reference.samples:
         return count * structure.outputs
-    first = reference.samples[0]
+    first = reference.samples[-1]
     return count * len(first.grading.rows if first.grading else first.c)
 
 
@@ -77,14 +77,15 @@ def _bound(problem: Problem, reference: Reference) -> Bound:
     case = _Case(problem, reference, m, n, largest, fractions, errors, lifted)
     if structure.inverse == "tikhonov":
         eta, allowed, ambiguous, condition = case.damped(mpf(values.damping))
-    elif structure.inverse == "pseudo" and METRICS[structure.metric].grading is not None:
+    elif structure.inverse == "pseudo" and case.grades and not structure.others:
         eta, allowed, ambiguous, condition = case.graded()
     else:
         eta, allowed, ambiguous, condition = case.cut()
     size = norm(eta)
     if structure.solver == "Krylov" and reference.rank:
         damping = values.damping if structure.inverse == "tikhonov" else 0
-        smallest = (largest * mpf(float(fractions[-1]))) ** 2 + damping
+        full = reference.rank == structure.size or not damping
+        smallest = damping + ((largest * mpf(float(fractions[-1]))) ** 2 if full else 0)
         allowed = max(allowed, mp.sqrt(eps) * norm(reference.covector) / smallest)
     tiny = mpf(10) ** (-LARGEST[structure.dtype] + 1)
     allowed = 2 * (allowed + eps * size) + tiny
@@ -114,6 +115,7 @@ class _Case:
         self.algebra = min(self.eps, EPS["float32"])
         self.squares = self.structure.solver in ("Dual", "Primal")
         self.dense = METRICS[self.structure.metric].dense
+        self.grades = METRICS[self.structure.metric].grading is not None
 
     def residual(self, eta) -> Any:
         """Return a bound of ‖r - Aη‖."""
@@ -125,6 +127,11 @@ class _Case:
     def lifted_bound(self, eta, s) -> Any:
         """Return the bound of a pseudo-inverse whose smallest singular value is s."""
         e = self.errors
+        if self.structure.others:
+            # G⁺g for any g: what is outside the range turns into it with A.
+            outside = self.reference.covector - self.reference.gram @ eta
+            gram = e.gram + 2 * self.largest * e.a
+            return (e.g + gram * norm(eta)) / s**2 + e.a * norm(outside) / s**3
         if self.dense:
             # r = S⁺c is large on rows of little weight: the solver's rounding, up to its promise.
             stable = 4 * math.sqrt(self.n) * self.eps * self.largest * self.residual(eta) / s**2
@@ -150,6 +157,9 @@ class _Case:
                 allowed = (
                     allowed + (e.g + SAFETY * math.sqrt(self.n) * self.eps * e.outside) / least
                 )
+        if self.structure.others and self.structure.solver != "SVD":
+            # Along the kernel, the rounding of Gη over λ.
+            allowed = allowed + SAFETY * self.n * self.eps * self.largest**2 * norm(eta) / least
         condition = float((self.largest**2 + damping) / least)
         return eta, allowed, "", condition
 
@@ -172,6 +182,8 @@ class _Case:
             near = near | (f**2 < 10 * float(self.errors.gram / self.largest**2))
         if self.eps > self.algebra:
             near = near | ((f > cutoff) & (f < 20 * self.eps))
+        if self.structure.others and self.grades and np.any(f < 10 * max(cutoff, 20 * self.eps)):
+            ambiguous = "light rows"
         if self.errors.matrix:
             ambiguous = "rounding of the metric may be a direction (item 14)"
         if np.any(near):
@@ -215,7 +227,8 @@ class _Case:
             angle = (e.a * self.largest + (e.gram if self.dense else 0)) / max(gap, s * s / 10**30)
         else:
             angle = e.a / max(s - following, s / 10**30)
-        return angle * (norm(eta) + self.lifted / s)
+        given = norm(self.reference.covector) / s**2 if self.structure.others else 0
+        return angle * (norm(eta) + self.lifted / s + given)
 
     def graded(self):
         """Return the case of an undamped pseudo-inverse of rows whose weights differ."""

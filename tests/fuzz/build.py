@@ -77,7 +77,7 @@ def arranged(structure: Structure, z: Any) -> Any:
         return {"mean": z[..., :half], "log_scale": z[..., half:]}
     if structure.metric == "wasserstein":
         return {"mean": z[..., :half], "scale": z[..., half:]}
-    if structure.metric == "product":
+    if structure.metric in ("product", "independent"):
         return {"a": z[..., :3], "b": z[..., 3:]}
     return z[..., 0] if structure.metric == "scores" else z
 
@@ -238,6 +238,8 @@ def metric_of(structure: Structure, values: Values) -> m.AbstractMetric:
         "mean_scale": m.GaussianMeanScale,
         "weighted": lambda: m.Weighted(m.Bernoulli(), constant["scale"]),
         "product": lambda: m.Product({"a": m.Categorical(), "b": m.Euclidean(2.0)}),
+        "independent": lambda: m.ProductLikelihood({"a": m.Categorical(), "b": m.Gaussian(0.5)}),
+        "masked": lambda: m.Masked(m.Bernoulli(), jnp.arange(structure.outputs) % 2 == 0),
         "sum": lambda: m.Sum((m.Categorical(), m.Euclidean(constant["scale"]))),
         "family_logistic": lambda: m.ExponentialFamily(_softplus_sum),
         "family_softmax": lambda: m.ExponentialFamily(jax.nn.logsumexp),
@@ -303,8 +305,10 @@ def compute(problem: Problem) -> pullback.NaturalGradient:
     if values.y is not None:
         whole = METRICS[structure.metric].targets == "label"
         targets = jnp.asarray(values.y).astype(jnp.int32 if whole else dtype)
-        if structure.metric == "product" and structure.samples:
-            assert structure.loss is not None
+        if structure.metric == "independent" and structure.loss is None:
+            # A label that is not finite is none.
+            labels = np.nan_to_num(values.y[:, 0], nan=-1, posinf=-1, neginf=-1)
+            targets = {"a": jnp.asarray(labels.astype(np.int32)), "b": targets[:, 1:]}
     loss: Any = None
     if structure.loss is not None:
         loss = LOSSES[structure.loss]
@@ -315,12 +319,14 @@ def compute(problem: Problem) -> pullback.NaturalGradient:
     batch = None
     if structure.samples:
         batch = (jnp.asarray(values.x).astype(dtype), targets)
+    others = None if values.others is None else (jnp.asarray(values.others).astype(dtype),)
     return pullback.natural_gradient(
         composite,
         params,
         batch,
         inverse=inverse_of(structure, values),
         solver=solver_of(structure.solver),
+        metric_batch=others,
     )
 
 

@@ -59,6 +59,8 @@ def _measured(problem: Problem, reference: Reference) -> list[tuple[Any, Any, bo
             x = None if values.x is None else lib.array(values.x[i])
             z, jacobian = formulas.outputs(structure, params, x, lib)
             found.append((z, jacobian))
+        for x in () if values.others is None else values.others:
+            found.append(formulas.outputs(structure, params, lib.array(x), lib))
         if structure.metric == "scores" and found:
             parts = zip(*found, strict=True)
             found = [tuple(np.concatenate(part) for part in parts)]
@@ -101,7 +103,8 @@ def errors_of(problem: Problem, reference: Reference, largest: Any, n: int) -> E
         root_error = max(root_error, turned)
         a2 = a2 + s.weight * size_m * dj**2
         gram = gram + s.weight * size_j**2 * (
-            turned * size_m + (2 * SAFETY * eps * (size_m + 1) if metric.dense else 0)
+            turned * size_m
+            + (2 * SAFETY * eps * (size_m + 1) if metric.dense and size_m > 0 else 0)
         )
         vague = vague or (metric.dense and _vague(s, float(eps), order))
         dc = SAFETY * eps * s.terms + s.slope * dz + lost
@@ -142,10 +145,10 @@ def _vague(s, eps: float, order: int) -> bool:
 
 def _lift_errors(s, dc) -> list[Any]:
     """Return the errors of r̂, row by row of the graded root."""
-    if len(s.grading.rows) == len(s.c) and all(
-        s.grading.rows[i, j] == int(i == j) for i in range(len(s.c)) for j in range(len(s.c))
-    ):
-        return [x / w for x, w in zip(dc, s.grading.weights, strict=True)]
+    places = [np.flatnonzero(row != 0) for row in s.grading.rows]
+    if all(len(place) == 1 for place in places):
+        pairs = zip(places, s.grading.weights, strict=True)
+        return [dc[place[0]] / w for place, w in pairs]
     # Categorical rows leave out the likeliest class.
     total = sum(dc)
     found, place = [], 0

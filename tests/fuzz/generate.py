@@ -24,11 +24,20 @@ LOSSES_OF_TARGETS = {
 NEED_DATA = (
     "scores",
     "product",
+    "independent",
     "hessian_cosh",
     "hessian_logistic",
     "hessian_categorical",
     "empirical",
 )
+OBSERVE = (
+    "scores",
+    "hessian_cosh",
+    "hessian_logistic",
+    "hessian_categorical",
+    "empirical",
+)
+"""Metrics that need the targets, or all samples at once."""
 COMMON = ("euclidean", "euclidean", "categorical", "categorical", "bernoulli", "gaussian")
 
 
@@ -58,6 +67,9 @@ def structure(seed: int, number: int) -> Structure:
     )
     measure = str(rng.choice(["mean", "sum", "weights"], p=[0.45, 0.2, 0.35])) if data else "mean"
     gauge = None if rng.random() > 0.15 else pick("number", "diagonal")
+    # Last, so that the other choices of a seed stay what they are.
+    chosen = pick(*solvers)
+    apart = data and measure != "weights" and metric not in OBSERVE and rng.random() < 0.15
     return Structure(
         dtype=str(dtype),
         samples=samples if data else 0,
@@ -69,10 +81,11 @@ def structure(seed: int, number: int) -> Structure:
         metric=metric,
         loss=loss,
         measure=measure,
-        solver=pick(*solvers),
+        solver=chosen,
         inverse=inverse,
         rank=int(pick(1, 2, 3)) if inverse == "rank" else 0,
         gauge=gauge,
+        others=int(pick(1, 2, 4, 6)) if apart else 0,
     )
 
 
@@ -172,11 +185,13 @@ def _values(rng, given: Structure, scenario: tuple[str, ...]) -> Values:
     params = {leaf.name: draw(*leaf.shape) for leaf in given.moving}
     x = draw(n, given.inputs) if n else None
     w = rng.random(n) + 0.1 if given.measure == "weights" else None
-    values = Values(params, x, None, w)
+    others = draw(given.others, given.inputs) if given.others else None
+    values = Values(params, x, others, None, w)
     _inputs(rng, given, scenario, values)
     values.constants = _constants(rng, given)
     values.params = {k: rounded(v, dtype) for k, v in params.items()}
     values.x = None if values.x is None else rounded(values.x, dtype)
+    values.others = None if others is None else rounded(others, dtype)
     values.constants = {k: rounded(v, dtype) for k, v in values.constants.items()}
     if "saturated" in scenario:
         _saturate(rng, given, values)

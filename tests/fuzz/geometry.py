@@ -118,11 +118,17 @@ def _product(z, y, k):
     return Differential(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
 
 
+def _independent(z, y, k):
+    first, second = _categorical(z[:3], int(y[0]), k), _square(z[3:], y[1:], k)
+    pairs = zip(first, second, strict=True)
+    return Differential(*(np.concatenate([a, 2 * b]) for a, b in pairs))
+
+
 LOSSES: dict[str, Callable[..., Differential]] = {
     "square": _square, "linear": _linear, "bernoulli": _bernoulli, "categorical": _categorical,
     "soft": _soft, "poisson": _poisson, "mean_scale": _mean_scale, "gaussian": _gaussian,
     "cosh": _cosh, "log_sum_exp": _log_sum_exp, "logistic": _logistic, "exponential": _poisson,
-    "product": _product,
+    "product": _product, "independent": _independent,
 }  # fmt: skip
 
 
@@ -204,6 +210,18 @@ def _sum_grading(z, k):
     return Grading(weights, np.concatenate([first.rows, _eye(len(z))]))
 
 
+def _kept(z):
+    return [j for j in range(len(z)) if j % 2 == 0]
+
+
+def _masked(z, y, k):
+    m = diagonal(_variance(z))
+    for j in range(len(z)):
+        if j % 2:
+            m[j, j] = mpf(0)
+    return m
+
+
 def _graph(z, y, k):
     n = len(z)
     laplacian = MP.zeros(n, n)
@@ -261,6 +279,14 @@ METRICS: dict[str, Metric] = {
     "product": Metric(
         lambda z, y, k: _beside(_multinomial(z[:3]), 2 * _eye(len(z) - 3)), _product_grading,
         None, "product", (4,),
+    ),
+    "independent": Metric(
+        lambda z, y, k: _beside(_multinomial(z[:3]), 2 * _eye(len(z) - 3)), _product_grading,
+        "independent", "product", (4, 5),
+    ),
+    "masked": Metric(
+        _masked, lambda z, k: Grading(_variance(z)[_kept(z)], _eye(len(z))[_kept(z)]), None,
+        "binary", (2, 3),
     ),
     "sum": Metric(
         lambda z, y, k: _multinomial(z) + _eye(len(z)) * k["scale"][()], _sum_grading, None,

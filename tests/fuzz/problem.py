@@ -55,6 +55,8 @@ class Structure:
     inverse: str = "pseudo"
     rank: int = 0
     gauge: str | None = None
+    others: int = 0
+    """How many samples the metric is averaged over, if they are not those of the loss."""
 
     @property
     def moving(self) -> list[Leaf]:
@@ -73,6 +75,8 @@ class Values:
 
     params: dict[str, np.ndarray]
     x: np.ndarray | None = None
+    others: np.ndarray | None = None
+    """The inputs that the metric is averaged over."""
     y: np.ndarray | None = None
     w: np.ndarray | None = None
     damping: float = 0.0
@@ -146,5 +150,7 @@ def load(text: str) -> Problem:
     )
     given = {k: tuples(v) for k, v in data["structure"].items()}
     structure = Structure(leaves=leaves, **given)
-    values = Values(**{f.name: arrays(data["values"][f.name]) for f in fields(Values)})
+    # What was found before a field was added has none of it.
+    read = {f.name: data["values"].get(f.name) for f in fields(Values)}
+    values = Values(**{name: arrays(x) for name, x in read.items()})
     return Problem(structure, values, tuple(data["scenario"]), data["seed"], data["index"])

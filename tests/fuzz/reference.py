@@ -24,7 +24,7 @@ from .problem import Problem, Structure, Values
 DIGITS, MOST = 120, 2600
 
 
-DIFFERENCES = ("categorical", "soft", "product", "log_sum_exp")
+DIFFERENCES = ("categorical", "soft", "product", "independent", "log_sum_exp")
 """Losses whose differential is p - y: handed over, it is right to eps, not to eps c."""
 
 
@@ -151,12 +151,30 @@ def samples_of(structure: Structure, values: Values) -> list[Sample]:
         z, jacobian = cache[key]
         y = target_of(structure, values, i)
         c, terms, slope = loss(z, y, constants)
-        if name in DIFFERENCES:
+        # A likelihood of the metric is lifted in closed form, unless the metric is elsewhere.
+        if (metric.likelihood if structure.others and name is None else name) in DIFFERENCES:
             terms = terms * 0 + max(1, *terms)
         grading = None if metric.grading is None else metric.grading(z, constants)
         matrix = metric.matrix(z, y, constants)
         found.append(Sample(weight, z, jacobian, matrix, c, terms, slope, grading))
+    if structure.others:
+        return _apart(structure, values, params, constants, found)
     return _coupled(found) if structure.metric == "scores" else found
+
+
+def _apart(structure, values, params, constants, found: list[Sample]) -> list[Sample]:
+    """Return the samples of the loss without a metric, and those of the metric without a loss."""
+    metric = METRICS[structure.metric]
+    for s in found:
+        s.matrix, s.grading = s.matrix * 0, None
+    weight = mpf(1) if structure.measure == "sum" else 1 / mpf(structure.others)
+    for x in values.others:
+        z, jacobian = formulas.outputs(structure, params, MP.array(x), MP)
+        zero = z * 0
+        grading = None if metric.grading is None else metric.grading(z, constants)
+        matrix = metric.matrix(z, None, constants)
+        found.append(Sample(weight, z, jacobian, matrix, zero, zero, zero, grading))
+    return found
 
 
 def _coupled(found: list[Sample]) -> list[Sample]:

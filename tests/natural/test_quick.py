@@ -74,3 +74,26 @@ def test_what_is_solved_for_together_is_the_sum():
             damping = 0.0 if inverse.damping is None else inverse.damping
             dense = np.linalg.solve(A.T @ A + damping * np.eye(6), A.T @ R + vector(6))
             np.testing.assert_allclose(both, dense, rtol=1e-9)
+
+
+@pytest.mark.parametrize("solver", [pb.solver.Primal(), pb.solver.Dual(), pb.solver.Krylov()])
+def test_a_covector_in_the_kernel_below_rounding_is_refused(solver):
+    """g/λ along the kernel, λ = 1e-18: a residual cannot tell, and the solver does not know."""
+    a = conditioned(4, 6, 3.0)
+    problem = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2, measure=pb.Sum())
+    batch = jnp.asarray(np.eye(6)), jnp.asarray(vector(6))
+    given = problem, jnp.zeros(6), batch
+    inverse, others = pb.Tikhonov(1e-18), (jnp.asarray(a),)
+    ng = pb.natural_gradient(
+        *given, inverse=inverse, solver=solver, metric_batch=others, throw=False
+    )
+    assert ng.result == pb.RESULTS.unconverged
+    svd = pb.solver.SVD()
+    ng = pb.natural_gradient(*given, inverse=inverse, solver=svd, metric_batch=others)
+    _, s, vt = np.linalg.svd(a)
+    h = np.concatenate([1 / (s**2 + 1e-18), np.full(2, 1e18)])
+    assert distance(ng.vector, vt.T @ (h * (vt @ -vector(6)))) < 1e-9
+    # With a damping above rounding each of them is right.
+    ng = pb.natural_gradient(*given, inverse=pb.Tikhonov(1e-6), solver=solver, metric_batch=others)
+    dense = np.linalg.solve(a.T @ a + 1e-6 * np.eye(6), -vector(6))
+    assert distance(ng.vector, dense) < 1e-6

@@ -40,6 +40,21 @@ def test_a_step_keeps_half_precision():
     assert float(jnp.max(jnp.abs(moved["w"]))) < 1e-2
 
 
+def test_what_overflows_in_half_precision_is_not_returned():
+    """A million in float32, and infinite in float16."""
+    x, y = jnp.full((2, 1), 1e-3, jnp.float16), jnp.full(2, 1e3, jnp.float16)
+    params, problem = jnp.ones(1, jnp.float16), SQUARES
+    ng = pb.natural_gradient(problem, params, (x, y), throw=False)
+    assert ng.result == pb.RESULTS.nonfinite_vector
+    with pytest.raises(RuntimeError, match="overflowed"):
+        pb.natural_gradient(problem, params, (x, y))
+    opt = pb.NaturalGradientDescent(problem)
+    moved, _, record = opt.step(params, opt.init(params), (x, y))
+    assert not record.accepted and moved[0] == 1
+    wide = params.astype(jnp.bfloat16), (x.astype(jnp.bfloat16), y.astype(jnp.bfloat16))
+    assert pb.natural_gradient(problem, *wide).result == pb.RESULTS.successful
+
+
 def test_outputs_in_half_precision_are_refused_by_name():
     problem = pb.Composite(lambda p, x: (x @ p).astype(jnp.float16), lambda z, y: (z - y) ** 2 / 2)
     batch = (jnp.asarray(X), jnp.zeros(5, jnp.float16))

@@ -49,6 +49,11 @@ def is_half(dtype: np.dtype) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize < 4
 
 
+def has_half(tree: PyTree) -> bool:
+    """Whether a coordinate of a tree is that short."""
+    return any(is_half(x.dtype) for x in jax.tree.leaves(tree) if is_coordinate(x))
+
+
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:
     """The coordinates of a tree in the dtypes of another one of the same structure."""
 

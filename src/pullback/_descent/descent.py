@@ -19,7 +19,7 @@ from jaxtyping import Array
 from .._base.checks import function
 from .._base.results import RESULTS, among, describe
 from .._base.show import number, table
-from .._base.tree import all_finite, cast_like, structure
+from .._base.tree import all_finite, cast_like, has_half, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.outcome import RETRIED, retried
@@ -259,7 +259,7 @@ class NaturalGradientDescent(eqx.Module):
         """
         arguments = self._arguments(params, state, batch, metric_batch, gradient)
         traced = is_traced(arguments)
-        _, point, _, data, other, _ = arguments
+        _, point, _, data, other, *_ = arguments
         run = _sooner if not traced and is_small(point, data, other) else _jitted
         moved, new, record = run(*arguments, careful=traced)
         if not traced and retried(record.result):
@@ -283,12 +283,13 @@ class NaturalGradientDescent(eqx.Module):
 
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
         """Return the arguments of `_step`, checked."""
+        short = params if has_half(params) else None
         params, data = validate(self.problem, params, batch)
         other = self.metric_batch if metric_batch is None else metric_batch
         other = validate_metric_batch(other, data)
         # Numbers of the inverse travel as data: another damping compiles nothing.
         opt = eqx.tree_at(lambda o: o.strategy, self, self.strategy.as_data())
-        return opt, params, state, data, other, gradient
+        return opt, params, state, data, other, gradient, short
 
 
 def _step(
@@ -298,6 +299,7 @@ def _step(
     batch: Batch,
     metric_batch: Batch | None,
     gradient: Covector | None,
+    short: Params | None,
     careful: bool,
 ) -> tuple[Params, DescentState, Record]:
     like = structure(params)
@@ -323,6 +325,9 @@ def _step(
     failed = ~among(result, USABLE)
     # The point is made once, and is what is compared, measured and returned.
     there = sub.point(move.displacement)
+    if short is not None:
+        # Leaves in half precision are computed with in float32, and may overflow in their own.
+        there = cast_like(cast_like(there, short), there)
     accepted = move.accepted & ~failed & all_finite(there)
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)

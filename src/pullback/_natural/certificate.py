@@ -3,7 +3,8 @@ r"""Certificates: the residual of a solution, recomputed with products of \(A\),
 With \(g = A^\top r + g_x\) and \(\rho = g - G\eta - λ\eta\) (λ = 0 if nothing is damped), a
 solution \(\eta\) is certified by the equation that defines it:
 
-- a damped inverse: \(\|\rho\| / \|g\|\);
+- a damped inverse: \(\|\rho\| / \|g\|\). With a \(g_x\), where \(\rho\) is known too badly for its
+  part in the kernel, which is divided by λ, a decomposition is needed;
 - a pseudo-inverse that drops nothing, damped afterwards or not: the same; undamped, with a \(g_x\)
   whose part in the kernel remains in \(\rho\), \(\|A\rho\| / \|Ag\|\). This equation does not
   see the part of \(\eta\) in the kernel. Factors that are not `kernel_exact` are tested there:
@@ -112,7 +113,7 @@ def certify(
     image, total = rows.mv(eta), rows.rmv(r)
     total = total if g is None else total + g
     residual = r - image
-    size, residual_size = norms(image, residual)
+    size, residual_size, r_size = norms(image, residual, r)
     eta_size, total_size = norms(eta, total)
     difference, missing = jnp.zeros_like(size), jnp.zeros_like(size)
     if undamped.formed_rows is not None:
@@ -127,7 +128,7 @@ def certify(
         rest = pulled if g is None else pulled + g
         rest = rest if damping is None else rest - damping * eta
         rest_size = norm(rest) if rest_size is None else rest_size
-        noise = noise_of(rows, largest, eta_size, residual_size, total_size, rest_size)
+        noise = noise_of(rows, largest, eta_size, residual_size, r_size, total_size, rest_size)
         return Solution(
             rows, inverse, factors, undamped, damping, eta, g, total, rest, total_size, rest_size,
             noise,
@@ -181,12 +182,14 @@ def _pull(
 
 def _equation(solution: Solution) -> Scalar:
     """Return the residual of the equation that the inverse stands for."""
-    inverse = solution.inverse
+    inverse, decomposition = solution.inverse, solution.undamped.decomposition
     if inverse.damping is not None:
-        return _everywhere(solution)
+        found = _everywhere(solution)
+        if solution.g is None or decomposition is not None:
+            return found
+        return jnp.where(_blind(solution, inverse.damping), jnp.nan, found)
     if _drops_nothing(inverse):
         return _pseudo_inverse(solution)
-    decomposition = solution.undamped.decomposition
     # Only a pseudo-inverse has a meaning when it is damped afterwards.
     meaningless = solution.damping is not None and not inverse.pseudo_inverse
     if decomposition is None or meaningless:
@@ -198,6 +201,17 @@ def _equation(solution: Solution) -> Scalar:
 def _everywhere(solution: Solution) -> Scalar:
     """Return ‖ρ‖/‖g‖."""
     return relative(solution.rest_size, solution.total_size, solution.allowed)
+
+
+def _blind(solution: Solution, damping: Scalar | float) -> Array:
+    """Return whether the rounding of ρ hides a tenth of a damped solution.
+
+    Along the kernel of A a parameter covector is answered by g_x/λ, and an error of η is one of ρ/λ
+    there. A lifted covector has no such part.
+    """
+    assert solution.g is not None
+    hidden = 10 * solution.noise.rest > damping * norm(solution.eta)
+    return hidden & jnp.any(solution.g != 0)
 
 
 def _pseudo_inverse(solution: Solution) -> Scalar:

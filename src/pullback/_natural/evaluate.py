@@ -169,8 +169,10 @@ def lift(
     # absolute, 1e-16 of a loss of order one.
     terms = norm(weights).astype(like.dtype) if rows.graded else 0.0
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
-    outside = jax.tree.map(lambda x: jnp.where(size > noise, x, jnp.zeros_like(x)), outside)
-    share = jnp.where(size > noise, fraction(norm(like.ravel(inside)), total), 1.0)
+    certain = lambda x, unreached: jnp.where(size > noise, x, unreached)
+    outside = jax.tree.map(certain, outside, rows.root.unreached(c))
+    some = norm(like.ravel(outside)) > 0
+    share = jnp.where(some, fraction(norm(like.ravel(inside)), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)
 
 

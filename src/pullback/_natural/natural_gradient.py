@@ -6,7 +6,7 @@ import equinox as eqx
 
 from .._base.results import RESULTS, describe, failed
 from .._base.show import number, table
-from .._base.tree import cast_like
+from .._base.tree import all_finite, cast_like, has_half
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
 from .._problem.batch import Batch, is_small
@@ -125,6 +125,11 @@ def natural_gradient(
     # Leaves in half precision were computed with in float32.
     on_params = lambda n: (n.vector, n.covector)
     ng = eqx.tree_at(on_params, ng, tuple(cast_like(x, given) for x in on_params(ng)))
+    if has_half(given):
+        # What is finite in float32 may overflow there.
+        kept = all_finite((ng.vector, ng.covector)) | failed(ng.result)
+        result = RESULTS.where(kept, ng.result, RESULTS.nonfinite_vector)
+        ng = eqx.tree_at(lambda n: n.result, ng, result)
     # Inside somebody's `jit` the result is traced even if the arguments are not.
     if is_traced(ng):
         if not throw:

@@ -21,20 +21,27 @@ class Noise(NamedTuple):
     image: Scalar
     """Of A η."""
     residual: Scalar
-    """‖r - A η‖, which the rounding of ρ is a fraction of."""
+    """‖r - A η‖, at most ‖r‖: what a change of A brings into ρ. The part of η that answers to a
+    parameter covector is not to be found there."""
     largest: Scalar
     """About the Frobenius norm of A."""
 
 
 def noise_of(
-    rows: Rows, largest: Scalar, eta: Scalar, residual: Scalar, total: Scalar, rest: Scalar
+    rows: Rows,
+    largest: Scalar,
+    eta: Scalar,
+    residual: Scalar,
+    r: Scalar,
+    total: Scalar,
+    rest: Scalar,
 ) -> Noise:
-    """Return the rounding of ρ from the norms of A, η, r - Aη, the right-hand side g and ρ."""
+    """Return the rounding of ρ from the norms of A, η, r - Aη, r, the right-hand side g and ρ."""
     eps, image = precision(rows), largest * eta
     return Noise(
         rest=eps * (largest * (residual + image) + total + rest),
         image=eps * image,
-        residual=residual,
+        residual=jnp.minimum(residual, r),
         largest=largest,
     )
 

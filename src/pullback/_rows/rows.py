@@ -48,6 +48,9 @@ class BlockRoot(AbstractRoot):
     def unit_lift(self, c):
         return jax.vmap(lambda root, c: root.unit_lift(c))(self.roots, c).ravel()
 
+    def unreached(self, c):
+        return jax.vmap(lambda root, c: root.unreached(c))(self.roots, c)
+
 
 class Analysis:
     """What an analysis of the model found, carried with the rows so that it runs once.

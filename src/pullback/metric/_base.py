@@ -20,6 +20,7 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -67,6 +68,18 @@ class AbstractRoot(eqx.Module):
 
         - `c`: an output covector.
         """
+
+    def unreached(self, c: OutputCovector) -> OutputCovector:
+        """What of c is on entries that no column reaches: outside the range, and no rounding.
+
+        Zero by default: then the part outside is what the lift does not return, and where that is
+        less than the rounding of a loss of order one it does not count.
+
+        **Arguments:**
+
+        - `c`: an output covector.
+        """
+        return jax.tree.map(jnp.zeros_like, c)
 
     @property
     def size(self) -> int:

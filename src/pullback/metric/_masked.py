@@ -49,6 +49,10 @@ class MaskedRoot(AbstractRoot):
             self.like.unravel(self.inverse.T @ (self.inverse @ self.like.ravel(c)))
         )
 
+    def unreached(self, c):
+        below, masked = self.root.unreached(c), _project(self.like, ~self.keep, c)
+        return jax.tree.map(jnp.add, _project(self.like, self.keep, below), masked)
+
 
 def _project(like: Structure, keep: Array, tree: PyTree) -> PyTree:
     """E applied to a tree."""

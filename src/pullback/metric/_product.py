@@ -46,6 +46,12 @@ class ProductRoot(AbstractRoot):
             [root.unit_lift(x) for root, x in zip(self.roots, parts, strict=True)]
         )
 
+    def unreached(self, c):
+        parts = self.treedef.flatten_up_to(c)
+        return jax.tree.unflatten(
+            self.treedef, [root.unreached(x) for root, x in zip(self.roots, parts, strict=True)]
+        )
+
 
 def _flatten(metrics: PyTree) -> tuple[list[Any], Any]:
     """The metrics of a tree, and its structure."""

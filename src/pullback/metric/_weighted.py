@@ -28,6 +28,9 @@ class WeightedRoot(AbstractRoot):
     def unit_lift(self, c):
         return self.root.unit_lift(c) / self.weight
 
+    def unreached(self, c):
+        return self.root.unreached(c)
+
 
 class Weighted(AbstractMetric):
     """A metric times a positive number, and its divergence times that number.
