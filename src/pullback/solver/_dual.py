@@ -120,22 +120,30 @@ class DualFactors(AbstractSymmetricFactors):
             # keeps of it; or a small singular value hides there. The residual tells.
             def candidate(whole):
                 start = lambda y: jnp.where(whole, inverse(y), part.inverse(y))
-                x = self._turn(part.inverse, r, rmv(self._refined(start, r)), TURNS)
-                return x, norm(self._rest(r, x))
+                x = rmv(self._refined(start, r))
+
+                def turn(i, state):
+                    rest = self._rest(r, state[0])
+                    better = rmv(part.inverse(part.inverse(mv(rest))))
+                    return state[0] + jnp.where(i < TURNS, better, 0.0), norm(rest)
+
+                # Once more than it turns, for the residual of the last.
+                return jax.lax.fori_loop(0, TURNS + 1, turn, (x, jnp.zeros((), x.dtype)))
 
             x, size = jax.lax.map(candidate, jnp.asarray([True, False]))
             return jnp.where(size[0] <= size[1], x[0], x[1])
 
-        def woodbury(inverse, g):
+        def woodbury(inverse, part, g):
             rest = lambda v: g - rmv(mv(v)) - gram.damping * v
             once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
-            return refine(gram, once, rest, once(g))
+            # Below rounding no residual tells more, and the answer is refused.
+            return refine(gram, once, rest, once(g)) if part is None else once(g)
 
         def how(inverse, part):
             x = jnp.zeros(self.scaled.rows.shape[1], gram.damping.dtype)
             if r is not None:
                 x = lifted(inverse, r) if part is None else resolved(inverse, part, r)
-            return x if g is None else x + skip_zero(lambda g: woodbury(inverse, g), g)
+            return x if g is None else x + skip_zero(lambda g: woodbury(inverse, part, g), g)
 
         return gram.solve(how)
 
