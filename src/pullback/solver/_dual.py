@@ -136,8 +136,11 @@ class DualFactors(AbstractSymmetricFactors):
         def woodbury(inverse, part, g):
             rest = lambda v: g - rmv(mv(v)) - gram.damping * v
             once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
-            # Below rounding no residual tells more, and the answer is refused.
-            return refine(gram, once, rest, once(g)) if part is None else once(g)
+            if part is not None:
+                return once(g)  # Below rounding no residual tells more, and it is refused.
+            # From zero: its first turn is the first solution, and is compiled once.
+            again = lambda _, v: v + once(rest(v))
+            return jax.lax.fori_loop(0, gram.refinements + 1, again, jnp.zeros_like(g))
 
         def how(inverse, part):
             x = jnp.zeros(self.scaled.rows.shape[1], gram.damping.dtype)
