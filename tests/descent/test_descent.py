@@ -177,3 +177,14 @@ def test_what_cannot_work_is_refused_when_it_is_built():
             make()
     with pytest.raises(ValueError, match="no floating array"):
         pb.NaturalGradientDescent(PROBLEM).init({"n": 3})
+
+
+def test_a_number_is_a_fixed_rate():
+    half = pb.NaturalGradientDescent(PROBLEM, step=pb.step.Fixed(0.5))
+    for number in (0.5, np.float64(0.5), jnp.asarray(0.5)):
+        opt = pb.NaturalGradientDescent(PROBLEM, step=number)
+        found, wanted = (o.step(PARAMS, o.init(PARAMS), (X, Y))[0] for o in (opt, half))
+        close(flat(found), flat(wanted))
+    for wrong in (True, "0.5", 0.0, -1.0):
+        with pytest.raises(ValueError, match=r"step must be one of|positive"):
+            pb.NaturalGradientDescent(PROBLEM, step=wrong)

@@ -17,16 +17,7 @@ class Known(NamedTuple):
     matches: Callable[[Problem, Any], bool]
 
 
-def _half_without_data(problem: Problem, verdict: Any) -> bool:
-    s = problem.structure
-    return s.samples == 0 and s.dtype in ("float16", "bfloat16") and "Promotion" in verdict.detail
-
-
-KNOWN: dict[str, Known] = {
-    "half-without-data": Known(
-        "float16 and bfloat16, a model without data, strict promotion", _half_without_data
-    ),
-}
+KNOWN: dict[str, Known] = {}
 
 
 def known(problem: Problem, verdict: Any) -> str:

@@ -87,3 +87,19 @@ def test_an_explicit_mesh_is_refused_with_the_cure():
     batch = (jax.device_put(jnp.asarray(X), sharding), jnp.zeros(5))
     with pytest.raises(ValueError, match=r"Explicit mesh.*axis_types=.*Auto"):
         pb.natural_gradient(SQUARES, jnp.ones(3), batch)
+
+
+def test_constants_in_half_precision_under_strict_promotion_are_explained():
+    model = lambda p, x: x @ p + jnp.ones((), jnp.bfloat16)
+    problem = pb.Composite(model, lambda z, y: (z - y) ** 2 / 2)
+    params, batch = jnp.ones(3, jnp.bfloat16), (jnp.asarray(X, jnp.bfloat16), jnp.zeros(5))
+    opt = pb.NaturalGradientDescent(problem)
+    for call in (
+        lambda: pb.natural_gradient(problem, params, batch),
+        lambda: opt.step(params, opt.init(params), batch),
+        lambda: pb.fit(opt, params, batch, 1),
+    ):
+        with pytest.raises(ValueError, match="computed with in float32, and the model combines"):
+            call()
+    with pytest.raises(jax.dtypes.TypePromotionError):
+        pb.natural_gradient(problem, jnp.ones(3), (jnp.asarray(X), jnp.zeros(5)))

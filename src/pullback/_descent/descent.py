@@ -30,6 +30,7 @@ from .._problem.composite import Composite
 from .._problem.validate import (
     check_params,
     check_problem,
+    half_explained,
     is_traced,
     validate,
     validate_metric_batch,
@@ -153,7 +154,7 @@ class NaturalGradientDescent(eqx.Module):
         problem: Composite,
         inverse: AbstractInverse | None = None,
         solver: AbstractSolver | None = None,
-        step: AbstractStep | None = None,
+        step: AbstractStep | float | Scalar | None = None,
         momentum: AbstractMomentum | None = None,
         metric_batch: Any = None,
         constraint: Callable[[Params], Params] | None = None,
@@ -168,8 +169,8 @@ class NaturalGradientDescent(eqx.Module):
         - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Rules that damp
             (`LevenbergMarquardt`) take an undamped one.
         - `solver`: how it is computed; defaults to `solver.Auto()`.
-        - `step`: how far, one of `pullback.step`; defaults to `Fixed(1.0)`, the whole natural
-            gradient.
+        - `step`: how far, one of `pullback.step`; a number is `Fixed(number)`. Defaults to
+            `Fixed(1.0)`, the whole natural gradient.
         - `momentum`: `Spring(mu)` or `HeavyBall(mu)`; defaults to none.
         - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, e.g. for
             the Fisher metric of a population; defaults to the batch of each step. `step` takes
@@ -185,11 +186,13 @@ class NaturalGradientDescent(eqx.Module):
         """
         check_problem(problem)
         strategy = Strategy(inverse, solver, memory)
-        rule = Fixed() if step is None else step
+        rule: Any = Fixed() if step is None else step
+        if eqx.is_array_like(rule) and not isinstance(rule, bool):
+            rule = Fixed(rule)
         if not isinstance(rule, AbstractStep):
             raise ValueError(
-                "step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), got "
-                f"{step!r}."
+                "step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), or a "
+                f"number, got {step!r}."
             )
         example = "NaturalGradientDescent({}=lambda params: ...)".format
         for name, given in (("constraint", constraint), ("penalty", penalty)):
@@ -261,7 +264,8 @@ class NaturalGradientDescent(eqx.Module):
         traced = is_traced(arguments)
         _, point, _, data, other, *_ = arguments
         run = _sooner if not traced and is_small(point, data, other) else _jitted
-        moved, new, record = run(*arguments, careful=traced)
+        with half_explained(params):
+            moved, new, record = run(*arguments, careful=traced)
         if not traced and retried(record.result):
             moved, new, record = run(*arguments, careful=True)
         return cast_like(moved, params), new, record
@@ -278,7 +282,8 @@ class NaturalGradientDescent(eqx.Module):
         - `params`, `state`, `batch`: as of `step`.
         """
         arguments = self._arguments(params, state, batch, None, None)
-        moved, new, record = _jitted(*arguments, careful=False)
+        with half_explained(params):
+            moved, new, record = _jitted(*arguments, careful=False)
         return cast_like(moved, params), new, record, among(record.result, RETRIED)
 
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
 from .._problem.batch import Batch, is_small
 from .._problem.composite import Composite
-from .._problem.validate import is_traced, validate, validate_metric_batch
+from .._problem.validate import half_explained, is_traced, validate, validate_metric_batch
 from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -119,7 +119,8 @@ def natural_gradient(
     arguments = (problem, params, data, strategy, other, not traced)
     # Inside somebody's `jit` there is no second try.
     run = _sooner if not traced and is_small(params, data, other) else _jitted
-    ng = run(*arguments, careful=traced)
+    with half_explained(given):
+        ng = run(*arguments, careful=traced)
     if not traced and retried(ng.result):
         ng = run(*arguments, careful=True)
     # Leaves in half precision were computed with in float32.

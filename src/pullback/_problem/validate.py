@@ -1,14 +1,17 @@
 """Validates problem, parameters and batch before anything is compiled, each in one place."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.core
+import jax.dtypes
 import jax.numpy as jnp
 import numpy as np
 
-from .._base.tree import is_half, refuse_complex, split, structure
+from .._base.tree import has_half, is_half, refuse_complex, split, structure
 from .._base.types import Outputs, Params
 from .batch import Batch, as_batch, sample_count
 from .composite import Composite, Objective
@@ -34,6 +37,25 @@ def validate_metric_batch(metric_batch: Any, batch: Batch) -> Batch | None:
             "metric_batch is for models with data; this problem was called without a batch."
         )
     return _arrays(as_batch(metric_batch))
+
+
+@contextlib.contextmanager
+def half_explained(params: Params) -> Iterator[None]:
+    """Explain a promotion that is forbidden and that the user did not write.
+
+    Leaves in half precision arrive in the model as float32.
+    """
+    try:
+        yield
+    except jax.dtypes.TypePromotionError as error:
+        if not has_half(params):
+            raise
+        raise ValueError(
+            "params has leaves in half precision, which are computed with in float32, and the "
+            "model combines them with numbers in half precision, which "
+            "jax_numpy_dtype_promotion='strict' forbids. Make those like the parameters, "
+            "x.astype(p.dtype), or hand float32 parameters over."
+        ) from error
 
 
 def check_problem(problem: Any) -> None:
