@@ -154,7 +154,7 @@ def test_what_cannot_work_is_refused_when_it_is_built():
     bad = {
         "Leave inverse= out": {"inverse": pb.Tikhonov(0.1), "step": pb.step.LevenbergMarquardt()},
         "has none": {"step": pb.step.TrustRegion()},
-        "pullback.step": {"step": 0.1},
+        "pullback.step": {"step": "0.1"},
         "Spring": {"momentum": 0.9},
         "penalty must be a function": {"penalty": 0.1},
     }

@@ -111,9 +111,7 @@ def _check_values(inverse: AbstractInverse, name: str) -> None:
     s = np.asarray(PROBES)
     with jax.ensure_compile_time_eval():
         probes = jnp.asarray(s, jnp.result_type(float))
-        # One program for all that a filter does.
-        both = jax.jit(lambda s: (_evaluate(inverse, s), _evaluate(inverse, 2 * s)))(probes)
-        h, doubled = map(np.asarray, both)
+        h, doubled = (np.asarray(_evaluate(inverse, k * probes)) for k in (1, 2))
     kernel = float(inverse.kernel)
     nowhere = not np.any(np.isfinite(h) & (h >= 0))
     if nowhere or not (np.isfinite(kernel) and kernel >= 0):
