@@ -169,8 +169,11 @@ def lift(
     # absolute, 1e-16 of a loss of order one.
     terms = norm(weights).astype(like.dtype) if rows.graded else 0.0
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
-    certain = lambda x, unreached: jnp.where(size > noise, x, unreached)
-    outside = jax.tree.map(certain, outside, rows.root.unreached(c))
+    certain = rows.root.unreached(c)
+    if steep is not None and by_sample:
+        whole = lambda x, y: jnp.where(steep.reshape(-1, *(1,) * (x.ndim - 1)), x, y)
+        certain = jax.tree.map(whole, c, certain)
+    outside = jax.tree.map(lambda x, y: jnp.where(size > noise, x, y), outside, certain)
     some = norm(like.ravel(outside)) > 0
     share = jnp.where(some, fraction(norm(like.ravel(inside)), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)
