@@ -157,12 +157,20 @@ def lift(
             steep, unsplit = None, jnp.any(steep)
     if everything and steep is None:
         return Lifted(r, None, one, unsplit)
+    like = rows.linear.like
+
+    def inside_of(r):
+        graded = jnp.where(rows.active, jnp.exp(2 * rows.log_scale) * r, 0.0)
+        return rows.root.unit(graded.astype(like.dtype))
+
     if steep is not None:
+        if own and everything:
+            # In closed form c is exact; that of a derivative is so to the rounding of p - 1 only.
+            exact = lambda x, y: jnp.where(jnp.isfinite(x), x, y)
+            c = jax.tree.map(exact, inside_of(r), c)
         # Steep is a sample, or, where a metric couples them, a row.
         r = jnp.where(steep[:, None], 0.0, r.reshape(steep.shape[0], -1)).ravel()
-    like = rows.linear.like
-    graded = jnp.where(rows.active, jnp.exp(2 * rows.log_scale) * r, 0.0)
-    inside = rows.root.unit(graded.astype(like.dtype))
+    inside = inside_of(r)
     outside = jax.tree.map(jnp.subtract, c, inside)
     size, total = norm(like.ravel(outside)), norm(like.ravel(c))
     # Rounding of c itself is not a part outside the range; that of p - 1 at a saturated p is
