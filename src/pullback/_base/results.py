@@ -40,7 +40,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "overflowed."
     )
     nonfinite_vector = (
-        "The natural gradient overflowed: the inputs are finite, the solution is not."
+        "The natural gradient overflowed: the inputs are finite, the solution is not. If a damping "
+        "is below the rounding of G, damp more, or use `solver=pullback.solver.SVD()`."
     )
     unconverged = (
         "The solver did not reach the solution: the recomputed residual (`stats.residual`) is "

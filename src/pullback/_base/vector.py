@@ -38,3 +38,11 @@ def probe(count: int, dtype: Any) -> Float[Array, " n"]:
     size = 0.5 + (bits >> jnp.uint32(17)).astype(dtype) / 2**15
     # The mean of size² over [½, 1½] is 13/12.
     return sign.astype(dtype) * size / math.sqrt(13 / 12)
+
+
+def finite_or_nan(a: Array) -> Array:
+    """Return a matrix, or NaN everywhere if an entry is not finite.
+
+    LAPACK does not return from the singular values of a matrix with an infinite entry.
+    """
+    return jnp.where(jnp.all(jnp.isfinite(a)), a, jnp.nan)

@@ -29,6 +29,7 @@ from .._base.results import RESULTS, among
 from .._base.show import table
 from .._base.tree import Structure, split, structure
 from .._base.types import Count, Params
+from .._base.vector import finite_or_nan
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
 from .._natural.outcome import raise_failure
@@ -330,7 +331,7 @@ def _metric_rank(rows: Rows) -> Count:
         basis = jnp.eye(rows.shape[0], dtype=like.dtype)
         blocks = jax.vmap(lambda w: like.ravel(rows.root.unit(w)))(basis)[None]
     active = rows.active.reshape(blocks.shape[0], blocks.shape[1], 1)
-    s = jnp.linalg.svd(jnp.where(active, blocks, 0.0), compute_uv=False)
+    s = jnp.linalg.svd(finite_or_nan(jnp.where(active, blocks, 0.0)), compute_uv=False)
     return jnp.sum(s > max(blocks.shape[1:]) * jnp.finfo(s.dtype).eps * jnp.max(s))
 
 

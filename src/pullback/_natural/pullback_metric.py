@@ -25,6 +25,7 @@ from .._base.types import (
     Scalar,
     Vector,
 )
+from .._base.vector import finite_or_nan
 from .._problem.composite import Composite
 from .._problem.validate import check_inputs, is_traced, validate
 from .._rows.rows import MEMORY, Rows, rows_at
@@ -205,7 +206,7 @@ class PullbackMetric(eqx.Module):
 
     def spectrum(self) -> Float[Array, " k"]:
         """Return the min(m, P) largest eigenvalues of G: the squared singular values of A."""
-        return jnp.linalg.svd(self.jacobian(), compute_uv=False) ** 2
+        return jnp.linalg.svd(finite_or_nan(self.jacobian()), compute_uv=False) ** 2
 
     def _flat(self, tree: Any) -> Flat:
         return self.whitened.structure.ravel(tree).astype(self.whitened.dtype)

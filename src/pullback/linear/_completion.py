@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._base import checks
 from .._base.types import Scalar
+from .._base.vector import finite_or_nan
 
 
 def effective_rank(matrix: Float[Array, "m n"]) -> Scalar:
@@ -26,7 +27,7 @@ def effective_rank(matrix: Float[Array, "m n"]) -> Scalar:
     - `matrix`: any matrix.
     """
     matrix = checks.floating("effective_rank", "matrix", matrix, 2)
-    s = jnp.linalg.svd(matrix, compute_uv=False)
+    s = jnp.linalg.svd(finite_or_nan(matrix), compute_uv=False)
     total = jnp.sum(s)
     p = s / jnp.where(total > 0, total, 1)
     entropy = -jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
@@ -70,7 +71,7 @@ def _douglas_rachford(
         return jnp.where(mask, target, z)
 
     def threshold(z):
-        u, s, vt = jnp.linalg.svd(z, full_matrices=False)
+        u, s, vt = jnp.linalg.svd(finite_or_nan(z), full_matrices=False)
         return (u * jnp.maximum(s - step, 0)[None, :]) @ vt
 
     def advance(carry):
@@ -81,7 +82,7 @@ def _douglas_rachford(
         # bounds the optimum from below.
         y = jnp.where(mask, (x - z) / step, 0)
         bound = jnp.sum(y * target) / jnp.maximum(1, jnp.linalg.norm(y, 2))
-        value = jnp.sum(jnp.linalg.svd(x, compute_uv=False))
+        value = jnp.sum(jnp.linalg.svd(finite_or_nan(x), compute_uv=False))
         return z + low - x, x, (value - bound) / value, count + 1
 
     def unfinished(carry):

@@ -32,6 +32,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._base import checks
 from .._base.types import Scalar
+from .._base.vector import finite_or_nan
 from ._masked import masked_pseudoinverse
 from ._minimum_norm import Factors, kernel, minimum_norm, partial_products, pull, push
 
@@ -345,5 +346,5 @@ def _split_by_pseudoinverses(
 ) -> Factors:
     """The terms A_l⁺ G B_l⁺, with the arguments of `_split_by_inverses`."""
     before, after = partial_products(factors)
-    inverse = lambda a: None if a is None else jnp.linalg.pinv(a)
+    inverse = lambda a: None if a is None else jnp.linalg.pinv(finite_or_nan(a))
     return tuple(_around(inverse(a), g, inverse(b)) for a, b in zip(before, after, strict=True))

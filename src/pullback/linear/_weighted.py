@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._base.vector import finite_or_nan
+
 GAP = 80.0
 """The difference of log-weights beyond which a lighter row does not affect a heavier one."""
 
@@ -55,7 +57,7 @@ def _by_svd(
 ) -> Float[Array, " D"]:
     """The minimiser of least norm at any rank, by reduction to the row space."""
     # There either the rows are independent, and the weights cancel, or the columns are.
-    u, s, vt = jnp.linalg.svd(a, full_matrices=False)
+    u, s, vt = jnp.linalg.svd(finite_or_nan(a), full_matrices=False)
     keep = s > max(a.shape) * jnp.finfo(a.dtype).eps * s[0]
     inverse = jnp.where(keep, 1 / jnp.where(keep, s, 1), 0)
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from .._base.tree import structure
 from .._base.types import Outputs
+from .._base.vector import finite_or_nan
 from ._base import AbstractMetric
 from ._roots import factor_root, matrix_apply, matrix_root, matrix_sharp
 
@@ -62,7 +63,7 @@ class AbstractFactorMetric(AbstractMetric):
 
     def sharp(self, z, c):
         like = structure(z)
-        inverse = jnp.linalg.pinv(self.factor(z))
+        inverse = jnp.linalg.pinv(finite_or_nan(self.factor(z)))
         return like.unravel(inverse.T @ (inverse @ like.ravel(c)))
 
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .._base import checks
 from .._base.tree import Structure, split, structure
 from .._base.types import Outputs
+from .._base.vector import finite_or_nan
 from ._base import AbstractMetric, AbstractRoot
 from ._check import require_metrics
 from ._roots import dense_factor
@@ -61,7 +62,7 @@ def _project(like: Structure, keep: Array, tree: PyTree) -> PyTree:
 
 def _inverse(root: AbstractRoot, keep: Array, like: Structure) -> Float[Array, "q k"]:
     """(E S)⁺."""
-    return jnp.linalg.pinv(jnp.where(keep[:, None], dense_factor(root, like), 0.0))
+    return jnp.linalg.pinv(finite_or_nan(jnp.where(keep[:, None], dense_factor(root, like), 0.0)))
 
 
 class Masked(AbstractMetric):

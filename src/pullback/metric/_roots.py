@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from .._base.tree import Structure, structure
 from .._base.types import OutputCovector, Outputs, OutputVector
+from .._base.vector import finite_or_nan
 from ._base import AbstractRoot
 
 
@@ -85,7 +86,7 @@ def _block_mv(matrix: Float[Array, "*batch a b"], x: Array) -> Array:
 
 def factor_root(factor: Float[Array, "k q"], z: Outputs) -> FactorRoot:
     """The root whose factor is given: M = S Sᵀ."""
-    return FactorRoot(factor, jnp.linalg.pinv(factor), structure(z))
+    return FactorRoot(factor, jnp.linalg.pinv(finite_or_nan(factor)), structure(z))
 
 
 def matrix_root(matrix: Float[Array, "k k"], z: Outputs) -> FactorRoot:

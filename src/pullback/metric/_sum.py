@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._base import checks
 from .._base.tree import Structure, all_finite, structure
+from .._base.vector import finite_or_nan
 from ._base import AbstractMetric, AbstractRoot
 from ._check import require_metrics
 from ._roots import dense_factor
@@ -89,7 +90,7 @@ class Sum(AbstractMetric):
         return SumRoot(
             jnp.concatenate([root.log_scale for root in roots]),
             roots,
-            jnp.linalg.pinv(factor),
+            jnp.linalg.pinv(finite_or_nan(factor)),
             like,
         )
 

@@ -28,6 +28,7 @@ from jaxtyping import Array, Float
 from .._base import checks
 from .._base.tree import Structure
 from .._base.types import Outputs
+from .._base.vector import finite_or_nan
 from ._base import AbstractMetric
 from ._outputs import one_array
 from ._roots import FactorRoot
@@ -145,13 +146,15 @@ class WassersteinGraph(AbstractMetric):
     def root(self, z):
         incidence, like = self._incidence(z)
         return FactorRoot(
-            jnp.swapaxes(jnp.linalg.pinv(incidence), -1, -2), jnp.swapaxes(incidence, -1, -2), like
+            jnp.swapaxes(jnp.linalg.pinv(finite_or_nan(incidence)), -1, -2),
+            jnp.swapaxes(incidence, -1, -2),
+            like,
         )
 
     def apply(self, z, v):
         incidence, like = self._incidence(z)
         v = like.ravel(v).reshape(*incidence.shape[:-1])
-        inverse = jnp.linalg.pinv(incidence)
+        inverse = jnp.linalg.pinv(finite_or_nan(incidence))
         return like.unravel(jnp.einsum("...en,...em,...m->...n", inverse, inverse, v).ravel())
 
     def sharp(self, z, c):

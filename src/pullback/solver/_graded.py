@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int
 
+from .._base.vector import finite_or_nan
 from ..inverse._base import AbstractInverse
 from ._base import AbstractFactors, Spectrum
 
@@ -131,6 +132,7 @@ def thin_svd(a: Float[Array, "m P"]) -> tuple[Array, Array, Array]:
     """U, s, Vᵀ of a matrix; of its transpose if that is the tall one, which LAPACK does more than
     twice as fast.
     """
+    a = finite_or_nan(a)
     if a.shape[0] >= a.shape[1]:
         u, s, vt = jnp.linalg.svd(a, full_matrices=False)
         return u, s, vt

@@ -28,6 +28,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._base.checks import positive
 from .._base.types import Flat, Scalar
+from .._base.vector import finite_or_nan
 from .._gram.factors import Factors
 from .._gram.kernel import diagonal_blocks
 from .._gram.structured import find, structured_factors
@@ -236,5 +237,5 @@ def sketch(rows: Rows, kind: Nystrom) -> tuple[Float[Array, "m k"], Float[Array,
     image = image + shift * omega
     factor = jnp.linalg.cholesky(omega.T @ image)
     root = jax.scipy.linalg.solve_triangular(factor, image.T, lower=True).T
-    u, s, _ = jnp.linalg.svd(root, full_matrices=False)
+    u, s, _ = jnp.linalg.svd(finite_or_nan(root), full_matrices=False)
     return u, jnp.maximum(s**2 - shift, 0.0)

@@ -99,7 +99,9 @@ class PrimalFactors(AbstractSymmetricFactors):
             # λ is rounding beside G: along eigenvectors that are rounding, too, η is anything, and
             # no residual shows it. There λη = Aᵀ(r - Aη) + g is exact.
             project = ordered(part.project)
-            return project(eta) + without(project, rest(eta) / gram.damping)
+            eta = project(eta) + without(project, rest(eta) / gram.damping)
+            left, norm = without(project, residual(eta)), jnp.linalg.norm
+            return jnp.where(10 * norm(left) <= gram.damping * norm(eta), eta, jnp.nan)
 
         return gram.solve(how)
 
