@@ -31,6 +31,7 @@ ROOMS = {
     "step": ("train", "how far"),
     "momentum": ("train", "memory of steps"),
     "_descent": ("train", "the optimiser"),
+    "until": ("train", "when to end"),
     "_fit": ("train", "the loop"),
     "event": ("use", "reasons to stop"),
     "_flow": ("use", "flows in time"),

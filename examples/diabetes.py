@@ -1,7 +1,7 @@
 """Regression on the diabetes data against Adam, L-BFGS and Optimistix at equal wall-clock time, and
 weight decay as a penalty.
 
-`python examples/diabetes.py [--quick] [PICTURE]` saves the picture (diabetes.png).
+`python examples/diabetes.py [--quick] [PICTURE]` saves the picture (pictures/diabetes.png).
 """
 
 import sys
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import optimistix as optx
+from _pictures import picture_path
 from _race import picture, race, with_optax
 from sklearn.datasets import load_diabetes
 
@@ -19,7 +20,6 @@ import pullback as pb
 
 jax.config.update("jax_enable_x64", True)
 SECONDS = 1.0 if "--quick" in sys.argv else 10.0
-PICTURE = next((word for word in sys.argv[1:] if not word.startswith("-")), "diabetes.png")
 x, y = (jnp.asarray(a) for a in load_diabetes(return_X_y=True))
 x, y = x / x.std(0), ((y - y.mean()) / y.std())[:, None]
 
@@ -73,7 +73,7 @@ def main():
         name = type(rule).__name__
         print(f"weight decay, {name}: fraction of the gradient in the range {inside:.4f}")
     limits = {"xscale": "log", "xlim": (1e-2, None), "ylim": (None, 0.5)}
-    picture(runs, PICTURE, "diabetes, 442 samples, 97 parameters", **limits)
+    picture(runs, picture_path("diabetes.png"), "diabetes, 442 samples, 97 parameters", **limits)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 with two Fisher metrics.
 
 `python examples/digits.py [--quick] [PICTURE]` compares with Adam and Optax's L-BFGS at equal
-wall-clock time, and saves the picture (digits.png).
+wall-clock time, and saves the picture (pictures/digits.png).
 """
 
 import sys
@@ -11,6 +11,7 @@ import time
 import jax
 import jax.numpy as jnp
 import optax
+from _pictures import picture_path
 from _race import picture, race, with_optax
 from sklearn.datasets import load_digits
 
@@ -19,7 +20,6 @@ import pullback as pb
 jax.config.update("jax_enable_x64", True)
 QUICK = "--quick" in sys.argv
 WIDTH, COUNT, STEPS = (8, 30, 5) if QUICK else (16, 100, 60)
-PICTURE = next((word for word in sys.argv[1:] if not word.startswith("-")), "digits.png")
 ROUNDING = 1e-16  # of the loss: nothing is left to learn
 images, labels = (jnp.asarray(a) for a in load_digits(return_X_y=True))
 images = images / 16
@@ -73,7 +73,7 @@ def main():
         print(f"  convolutional, {STEPS} batches of 32, {name:18s} {right:.1%} of the others right")
     if not (jnp.isfinite(fit.params["w"]).all() and fit.history["loss_after"][-1] < 1e-8):
         raise SystemExit("The loss should be below 1e-8.")
-    picture(runs, PICTURE, f"{COUNT} digits, to saturation", yscale="log")
+    picture(runs, picture_path("digits.png"), f"{COUNT} digits, to saturation", yscale="log")
 
 
 if __name__ == "__main__":

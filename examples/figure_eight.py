@@ -1,14 +1,14 @@
 """The figure eight, drawn: in its crossing two parametrisations have different natural gradients.
 
-`python examples/figure_eight.py picture.png` saves the picture there (by default in the working
-directory).
+`python examples/figure_eight.py picture.png` saves the picture there (by default
+`pictures/figure_eight.png`).
 """
 
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
+from _pictures import picture_path
 
 from pullback_lab import papers
 
@@ -31,4 +31,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "figure_eight.png"))
+    main(picture_path("figure_eight.png"))

@@ -1,7 +1,7 @@
 """Flows against their closed forms, to t = 1e100, and into a change of rank; drawn in parameters
 and on the model.
 
-`python examples/flows.py folder` saves `flows.png` there; defaults to the working directory.
+`python examples/flows.py folder` saves `flows.png` there; defaults to `pictures`.
 """
 
 import sys
@@ -11,6 +11,7 @@ import diffrax as dfx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _pictures import picture_folder
 
 import pullback as pb
 
@@ -30,8 +31,7 @@ def draw_flows(folder: Path) -> float:
     paths = {}
     for name, (kind, t1, solver) in KINDS.items():
         sol = pb.flow(ROSENBROCK, START, t1=t1, kind=kind, solver=solver, rtol=1e-7, atol=1e-9)
-        times = np.concatenate([[0.0], np.geomspace(t1 * 1e-7, t1, 400)])
-        paths[name] = sol.evaluate(jnp.asarray(times))
+        paths[name] = sol.evaluate(jnp.append(0.0, jnp.geomspace(t1 * 1e-7, t1, 400)))
         end = np.round(np.asarray(sol.params), 6)
         print(f"{name:<15} {sol.message}, {int(sol.accepted)} steps, ends at {end}")
         if name == "natural flow":
@@ -77,4 +77,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ".")))
+    sys.exit(main(picture_folder()))

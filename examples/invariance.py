@@ -1,10 +1,9 @@
 """Which optimiser is invariant, in which sense, and to what order? A table of measured numbers.
 
 `python examples/invariance.py picture.png` also draws the discrepancy of one step against its size
-(by default `invariance.png`). The model is rank-deficient: tied weights, 14 parameters, 4 logits.
+(by default `pictures/invariance.png`). The model has tied weights, 14 parameters and 4 logits.
 Columns: Definition 5 (model), what the metric sees of it, Definition 6 (params), the same in the
-gauge that the change of parameters carries over, Definition 4, and the orders of one step and of
-trajectories.
+gauge of the change of parameters, Definition 4, and the orders of one step and of trajectories.
 """
 
 import sys
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from _pictures import picture_path
 
 import pullback as pb
 from pullback import testing
@@ -77,4 +77,4 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "invariance.png")))
+    sys.exit(main(picture_path("invariance.png")))

@@ -1,8 +1,8 @@
 """How an 11 x 11 matrix, a product of factors, moves in answer to its middle entry: tangent
 kernels, Euclidean and natural, of depth 1, 2, 3.
 
-`python examples/kernels.py picture.png` saves the maps there (by default `kernels.png`): each the
-kernel and its discrete version.
+`python examples/kernels.py picture.png` saves the maps there (by default `pictures/kernels.png`):
+each the kernel and its discrete version.
 """
 
 import sys
@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _pictures import picture_path
 
 import pullback as pb
 
@@ -59,4 +60,4 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "kernels.png")))
+    sys.exit(main(picture_path("kernels.png")))

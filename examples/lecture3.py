@@ -2,14 +2,15 @@
 metric, units, distance of functions.
 
 `python examples/lecture3.py folder` saves `rosenbrock.png`, `gaussians.png`, `pullback.png`,
-`units.png` and `distance.png` there. They are those of the claims in `pullback_lab.papers.lecture`,
-which hold the numbers against bounds.
+`units.png` and `distance.png` there (by default in `pictures`). They are those of the claims in
+`pullback_lab.papers.lecture`, which hold the numbers against bounds.
 """
 
 import sys
 from pathlib import Path
 
 import jax
+from _pictures import picture_folder
 
 from pullback_lab import papers
 
@@ -45,4 +46,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ".")))
+    sys.exit(main(picture_folder()))

@@ -176,6 +176,18 @@ add(
     lambda: Head(mean=normal(2, 2), covariance=positive_definite(2, 2), index=jnp.arange(2)),
     lambda: normal(2, 2, seed=2),
 )
+# A distribution given by its probabilities: more values than outputs, and fewer.
+add(
+    "likelihood",
+    m.Likelihood(
+        lambda z, y: jax.nn.log_softmax(
+            jnp.arange(5, dtype=z.dtype) * z[0] + jnp.zeros(5, z.dtype).at[0].set(z[1])
+        )[y],
+        jnp.arange(5),
+    ),
+    lambda: normal(2),
+    lambda: jnp.array(3),
+)
 # Potentials and divergences, by automatic differentiation.
 add(
     "exponential family",

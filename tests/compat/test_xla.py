@@ -82,9 +82,10 @@ def test_which_versions_take_which_options():
     versions = ("0.9.1", "0.10.0", "0.10.1", "0.10.2", "0.11.0", "0.12.0.1", "0.13.0", "1.0")
     right = [v for v in versions if set(xla.OPTIONS) <= set(xla.options(v))]
     assert right == ["0.10.2", "0.11.0", "0.12.0.1"]
-    sooner = [v for v in versions if set(xla.SOONER) <= set(xla.options(v, sooner=True))]
-    assert not set(xla.SOONER) & set(xla.options("0.10.2"))
-    assert sooner == ["0.9.1", "0.10.0", "0.10.1", "0.10.2", "0.11.0"]
+    older = [v for v in versions if set(xla.OLDER) <= set(xla.options(v, effort=1))]
+    assert not {*xla.OLDER, xla.EFFORT} & set(xla.options("0.10.2"))
+    assert all(xla.options(v, effort=0)[xla.EFFORT] == 0 for v in versions)
+    assert older == ["0.9.1", "0.10.0", "0.10.1", "0.10.2", "0.11.0"]
 
 
 def test_both_generators_of_loops_agree():
@@ -97,7 +98,7 @@ def test_both_generators_of_loops_agree():
         laplacian = jax.vmap(lambda x: jnp.trace(jax.hessian(f)(x)))(x)
         return laplacian, jax.nn.log_softmax(x @ w), jnp.cumsum(x, axis=0), jnp.exp(x).sum(1)
 
-    ours = xla.jit(everything, sooner=True)(w, x)
+    ours = xla.jit(everything, effort=0)(w, x)
     for a, b in zip(ours, jax.jit(everything)(w, x), strict=True):
         assert np.max(np.abs(a - b)) < 1e-14 * np.max(np.abs(b))
 

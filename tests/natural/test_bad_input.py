@@ -126,7 +126,13 @@ def test_under_jit_a_failure_raises_too():
             r"params\['b'\] is complex \(complex128\)\. Real parameters and outputs only: split it",
         ),
         ({"batch": (X.astype(complex), Y)}, r"batch inputs is complex \(complex128\)"),
-        ({"batch": (X, Y.astype(complex))}, r"batch targets is complex \(complex128\)"),
+        (
+            {
+                "batch": (X, Y.astype(complex)),
+                "p": problem(loss=lambda z, y: square(z.astype(complex), y)),
+            },
+            r"loss must return real numbers, got complex128",
+        ),
         (
             {"p": problem(lambda p, x: linear(p, x).astype(complex))},
             r"the outputs of the model are complex: return real and imaginary parts",
@@ -151,7 +157,10 @@ def test_under_jit_a_failure_raises_too():
             {"batch": (X, Y, Y)},
             r"batch must be \(inputs, targets\), \(inputs,\) or None, got tuple of length 3",
         ),
-        ({"batch": (None, Y), "p": problem(lambda p: p["w"])}, "targets without inputs"),
+        (
+            {"batch": (None, Y[:2]), "p": problem(lambda p: p["w"])},
+            r"loss must return a scalar, got shape",
+        ),
         (
             {"p": problem(lambda p, x: linear(p, x)[0])},
             r"the leading axis of every output must be the sample axis, 4 "
@@ -231,7 +240,7 @@ def test_under_jit_a_failure_raises_too():
         ),
         (
             {"p": pb.Composite(lambda p: p["w"], None, pb.metric.Gaussian()), "batch": None},
-            "loss was left out, but a model without data has no targets",
+            r"loss was left out, so the batch of a model without data must have targets",
         ),
     ],
 )
@@ -297,7 +306,7 @@ def test_what_cannot_work_is_refused_before_anything_is_compiled(kwargs, words):
             r"measure must be Mean\(\), Sum\(\) or Weights\(w\), got 0\.5",
         ),
         (
-            lambda: pb.Composite(linear),
+            lambda: pb.natural_gradient(pb.Composite(linear), PARAMS, (X, Y)),
             "Euclidean is not a likelihood, so the loss cannot be left out",
         ),
         (
@@ -322,7 +331,7 @@ def test_what_cannot_be_built_is_refused(make, words):
         (
             lambda z: jnp.diag(jnp.asarray([1.0, -0.25, 2.0])),
             r"Sample 0: The matrix of Riemannian.* is not positive "
-            r"semi-definite: its eigenvalues go from -0\.25 to 2",
+            r"semi-definite along outputs \[1\] \(1\): its eigenvalues go from -0\.25 to 2",
         ),
     ],
     ids=["not symmetric", "indefinite"],

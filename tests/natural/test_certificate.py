@@ -30,6 +30,7 @@ from helpers import distance
 
 import pullback as pb
 from pullback._natural.certificate import relative, tolerance
+from pullback._natural.rounding import noise_of
 from pullback._natural.subproblem import subproblem
 from pullback._problem.validate import validate
 from pullback._rows.rows import Rows
@@ -276,3 +277,10 @@ def test_a_residual_relative_to_what_is_allowed():
     assert number(1e-3, 1e-9, 1e-3) <= limit < number(1.1e-3, 1e-9, 1e-3)
     for nan in ((np.nan, 1.0, 0.0), (0.0, np.nan, 0.0), (0.0, 0.0, np.nan)):
         assert np.isnan(number(*nan))
+
+
+def test_a_parameter_covector_is_not_found_in_r():
+    # With r = 0 the distance r - Aη is all of Aη, and says nothing of a change of A.
+    rows = type("Rows", (), {"shape": (3, 2), "dtype": jnp.float64})()
+    norms = [jnp.asarray(v) for v in (1.0, 5.0, 5.0, 0.0, 1.0, 0.1)]
+    assert noise_of(rows, *norms).residual == 0

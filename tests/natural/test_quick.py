@@ -39,7 +39,7 @@ def test_the_quick_program_has_no_answer_below_rounding_and_the_careful_one_has(
     expected = exact(A, R, damping=TINY)
     ng = pb.natural_gradient(*EXAMPLE, inverse=pb.Tikhonov(TINY), solver=solver)
     assert ng.result == pb.RESULTS.successful and distance(ng.vector, expected) < 1e-9
-    opt = pb.NaturalGradientDescent(PROBLEM, pb.Tikhonov(TINY), solver)
+    opt = pb.NaturalGradientDescent(PROBLEM, pb.Tikhonov(TINY), solver, 1.0)
     params, _, record = opt.step(EXAMPLE[1], opt.init(EXAMPLE[1]), EXAMPLE[2])
     assert record.accepted and distance(params, -expected) < 1e-9
 
@@ -56,7 +56,7 @@ def test_steep_samples_in_every_context():
         batch = jnp.arange(4), y
         return pb.natural_gradient(given, params, batch, inverse=inverse, throw=False).vector
 
-    opt = pb.NaturalGradientDescent(problem, inverse, solver)
+    opt = pb.NaturalGradientDescent(problem, inverse, solver, 1.0)
     moved = opt.step(params, opt.init(params), (x, y))[0]
     for name, found in {"closing": jax.jit(closing)(x), "step": params - moved}.items():
         np.testing.assert_allclose(found, direct, rtol=1e-9, err_msg=name)

@@ -125,3 +125,24 @@ def test_a_metric_that_rounds_to_zero_is_not_a_zero_gradient(name, solver):
     with pytest.raises(RuntimeError, match="zero in floating point although the gradient is not"):
         find()
     np.testing.assert_allclose(find(inverse=pb.Tikhonov(1e-3)).vector, 1000.0, rtol=1e-12)
+
+
+def test_the_covector_of_a_right_sample_beside_a_steep_one():
+    # 1 - p = 4e-18 of the right sample is zero in c = p - 1; over the damping it is of order one.
+    z, w, damping = np.array([40.0, -40.0, 0.3]), np.array([1.0, 1e-10, 1.0]), 1e-20
+    model = lambda p, x: jnp.stack([x @ p, jnp.zeros_like(x @ p)], -1)
+    measure = pb.Weights(jnp.asarray(w))
+    problem = pb.Composite(model, metric=pb.metric.Categorical(), measure=measure)
+    ng = pb.natural_gradient(
+        problem,
+        jnp.asarray(z),
+        (jnp.eye(3), jnp.zeros(3, int)),
+        inverse=pb.Tikhonov(damping),
+        solver=pb.solver.SVD(),
+    )
+    with mp.workdps(60):
+        chance = [1 / (1 + mp.e ** -mp.mpf(v)) for v in z]
+        pairs = zip(chance, w, strict=True)
+        truth = [(p - 1) * a / (p * (1 - p) * a + mp.mpf(damping)) for p, a in pairs]
+        truth = np.array([float(v) for v in truth])
+    np.testing.assert_allclose(ng.vector, truth, rtol=1e-12)

@@ -25,6 +25,7 @@ MODULES = (
     "pullback.solver",
     "pullback.step",
     "pullback.testing",
+    "pullback.until",
 )
 
 

@@ -4,6 +4,7 @@ checked.
 
 import ast
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -22,6 +23,7 @@ ARGUMENTS = {
     "theorems.py": ["lemma-1", "figure-eight-numbers"],
     "digits.py": ["--quick"],
     "diabetes.py": ["--quick"],
+    "mnist5k.py": ["--quick"],
 }
 SAYS = {
     "quickstart.py": [
@@ -40,10 +42,16 @@ SAYS = {
     "equinox_mlp.py": ["Equinox: loss", "rank"],
     "flax_linen.py": ["Flax linen: loss", "rank"],
     "flax_nnx.py": ["Flax nnx: loss", "after 30 steps"],
+    "batchnorm.py": ["Equinox, batch norm and dropout", "60 steps were accepted", "inference"],
+    "dropout.py": ["linen, dropout", "linen, batch norm and dropout", "inference error"],
+    "nnx_state.py": ["NNX, batch norm and dropout", "60 masks were drawn", "inference"],
     "optax_loop.py": ["Optax: loss", "rank"],
     "plain_pytree.py": ["Plain pytree: loss", "rank"],
     "digits.py": ["natural gradient", "Adam", "L-BFGS", "population Fisher"],
+    "digits_cnn.py": ["without batch normalisation: loss", "with batch normalisation: loss"],
     "diabetes.py": ["natural gradient", "Optimistix", "fraction of the gradient in the range"],
+    "mnist5k.py": ["| digits | AdamW |", "| digits | SOAP |", "| digits | BlockDescent |"],
+    "when_to_use.py": ["logistic regression", "variational Bayes", "an equation", "a classifier"],
     "plan.py": ["== W2", "runs: Dual", "measured:"],
     "figure_eight.py": ["(0.8, 0.4) and (0.8, -0.4)"],
     "invariance.py": ["Theorem 2 holds", "natural, Moore-Penrose", "L-BFGS", ": proper"],
@@ -88,6 +96,8 @@ SLOW = {
     "digits.py",
     "diabetes.py",
     "plan.py",
+    "mnist5k.py",
+    "when_to_use.py",
 }
 SCRIPTS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
 
@@ -101,7 +111,29 @@ def test_it_runs_and_says_what_it_checked(script, tmp_path):
     assert done.returncode == 0, done.stderr
     assert [words for words in SAYS[script] if words not in done.stdout] == []
     if script in ("figure_eight.py", "digits.py", "diabetes.py"):
-        assert (tmp_path / script.replace(".py", ".png")).read_bytes().startswith(b"\x89PNG")
+        saved = tmp_path / "pictures" / script.replace(".py", ".png")
+        assert saved.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_are_saved_where_git_ignores_them(monkeypatch, tmp_path):
+    pictures = runpy.run_path(str(FOLDER / "_pictures.py"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["some.py", "--quick"])
+    assert pictures["picture_path"]("a.png") == Path("pictures/a.png")
+    assert pictures["picture_folder"]() == Path("pictures") and Path("pictures").is_dir()
+    monkeypatch.setattr(sys, "argv", ["some.py", "--quick", "there/b.png"])
+    assert pictures["picture_path"]("a.png") == Path("there/b.png") and Path("there").is_dir()
+    ignored = (FOLDER.parent / ".gitignore").read_text().splitlines()
+    assert "pictures/" in ignored
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_example_names_a_picture_of_its_own(script):
+    """A path of a picture comes from `_pictures.py`."""
+    text = (FOLDER / script).read_text()
+    if "savefig" in text or "picture(" in text:
+        assert "from _pictures import" in text
+        assert "Path(sys.argv" not in text and not re.search(r'else "[^"]*[.](png|svg|pdf)"', text)
 
 
 def test_claims_run_as_a_script(tmp_path):

@@ -25,18 +25,19 @@ ROOMS: dict[str, set[str]] = {
     "linear": {"_base"},
     "constraint": {"_base"},
     "_problem": {"metric"},
-    "_rows": {"_problem"},
-    "_gram": {"_rows", "_compat"},
+    "_rows": {"_problem", "_compat"},
+    "_gram": {"_rows"},
     "solver": {"_gram", "inverse"},
     "_natural": {"solver"},
     "step": {"_natural"},
     "momentum": {"_natural"},
     "_descent": {"step", "momentum", "constraint"},
-    "_fit": {"_descent"},
+    "until": {"_base"},
+    "_fit": {"_descent", "until", "plot"},
     "event": {"_problem"},
-    "_flow": {"_natural", "event", "constraint"},
+    "_flow": {"_natural", "event", "constraint", "plot"},
     "_proximal": {"_natural"},
-    "_geometry": {"_descent", "_flow", "plot"},
+    "_geometry": {"_descent", "_flow"},
     "pde": {"_fit"},
     "testing": {"_fit", "_geometry", "_proximal", "pde", "linear"},
 }
@@ -238,7 +239,8 @@ def test_what_is_imported_is_declared():
     library = {name(line) for line in project["dependencies"]}
     extras = {name(line) for line in project["optional-dependencies"]["lab"]}
     known = {"sklearn": "scikit_learn", "jaxlib": "jax"}
-    optional = {"matplotlib", "rich"}  # imported where they are used, with a message if absent
+    # Imported where they are used, with a message if absent; IPython only by a program inside it.
+    optional = {"matplotlib", "rich", "IPython"}
 
     def foreign(paths):
         found = set()

@@ -293,4 +293,4 @@ def test_a_step_prints_in_one_line_as_text_and_as_a_table():
     jax.eval_shape(
         lambda p: shown.append(repr(pb.damped_newton_step(problem, p, weight=0.5))), jnp.ones(2)
     )
-    assert shown == ["ProximalStep(value: float64[])"]
+    assert shown == ["ProximalStep(loss float64[], traced)"]

@@ -108,8 +108,14 @@ mode, one product for each row.
 """
 
 
-def wide(samples, coupled=False):
-    problem = pb.Composite(WIDE.function, square, pb.metric.Gaussian(), coupled=coupled)
+def mixed(params, x):
+    """The same outputs by a program in which samples change places."""
+    return jnp.flip(WIDE.function(params, jnp.flip(x, 0)), 0)
+
+
+def wide(samples, coupled=False, function=None):
+    function = (mixed if coupled else WIDE.function) if function is None else function
+    problem = pb.Composite(function, square, pb.metric.Gaussian(), coupled=coupled)
     return testing.Example(problem, WIDE.params, (normal(samples, 3), normal(samples, 2, seed=1)))
 
 
@@ -126,8 +132,8 @@ def test_the_jacobian_is_taken_one_sample_at_a_time():
     )
 
 
-def flops(samples, coupled=False):
-    example = wide(samples, coupled)
+def flops(samples, coupled=False, function=None):
+    example = wide(samples, coupled, function)
     run = jax.jit(lambda p, b: pb.pullback(example.problem, p, b).jacobian())
     return run.lower(example.params, example.batch).compile().cost_analysis()["flops"]
 
@@ -135,6 +141,8 @@ def flops(samples, coupled=False):
 def test_cost_grows_with_the_samples_not_with_their_square():
     assert flops(32) / flops(16) < 2.2
     assert flops(32, coupled=True) / flops(16, coupled=True) > 3
+    # A model that is declared to mix samples, and does not, costs no more.
+    assert flops(32, True, WIDE.function) / flops(16, True, WIDE.function) < 2.2
 
 
 def test_memory_is_bounded_by_the_chunk():

@@ -85,6 +85,104 @@ def model_broadcast(params, x):
         return (x @ params["w"] + params["b"]) * params["scale"]
 
 
+def convolutional(params, x):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    z = jax.lax.conv_general_dilated(x, params["k"], (1, 1), "SAME", dimension_numbers=numbers)
+    with jax.numpy_rank_promotion("allow"):
+        z = jax.nn.relu((z - jnp.mean(z, (0, 1, 2))) / jnp.std(z, (0, 1, 2)))
+        return z.reshape(z.shape[0], -1) @ params["w"]
+
+
+def attention(params, x):
+    h = x.reshape(x.shape[0], -1) @ params["w"]
+    return jax.nn.softmax(h @ h.T, axis=1) @ h
+
+
+CONVOLUTIONAL = {"k": normal(3, 3, 2, 6), "w": normal(384, 5)}
+IMAGES = normal(40, 8, 8, 2)
+WIDE = {"a": normal(200, 300), "b": normal(300, 4), "c": normal(4)}
+COUNTED = {
+    "coupled": (convolutional, CONVOLUTIONAL, IMAGES),
+    "mixed throughout": (attention, {"w": normal(128, 5)}, IMAGES),
+    "without data": (lambda p: jnp.tanh(normal(90, 200) @ p["a"]) @ p["b"], WIDE, None),
+    "no products": (lambda p: jnp.sin(p["a"] * p["a"] + 1.0) / (2.0 + p["a"]), WIDE, None),
+    "rule of its own": (lambda p: own_rule(p["a"]) @ p["b"], WIDE, None),
+    "loop": (
+        lambda p: jax.lax.scan(lambda x, _: (jnp.tanh(x @ p["a"] @ p["a"].T), None),
+                               normal(8, 200), None, 7)[0],
+        WIDE,
+        None,
+    ),
+}  # fmt: skip
+
+
+@jax.custom_jvp
+def own_rule(a):
+    return jnp.tanh(normal(90, 200) @ a)
+
+
+own_rule.defjvp(lambda primals, tangents: (own_rule(*primals), normal(90, 200) @ tangents[0]))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_operations_are_those_of_the_compiled_program(name):
+    model, params, x = COUNTED[name]
+    args = () if x is None else (x,)
+    outputs = jax.jit(lambda p: model(p, *args)).lower(params).compile()
+    expected = outputs.cost_analysis()["flops"]
+    if name == "loop":
+        expected *= 7  # XLA counts one iteration.
+    coupled = pb.Composite(model, lambda z: jnp.sum(z), coupled=x is not None)
+    plan = pb.plan(coupled, params, None if x is None else (x,))
+    assert 0.5 < plan.gradient / (3 * expected) < 2
+
+
+def test_a_coupled_model_has_structure_and_costs_its_statistics():
+    loss = lambda z: jnp.sum(z)
+    own = pb.plan(pb.Composite(convolutional, loss), CONVOLUTIONAL, (IMAGES,), solver=DUAL)
+    mixed = pb.Composite(convolutional, loss, coupled=True)
+    both = pb.plan(mixed, CONVOLUTIONAL, (IMAGES,), solver=DUAL)
+    # 12 statistics are pulled through the whole batch, in addition to 5 outputs per sample.
+    assert both.route.structured
+    assert both.gradient == own.gradient < both.route.flops - own.route.flops
+    assert "['w']: factors 384 x 5" in str(both)
+    assert "['k']: rows by products at 64 positions; statistics of the batch depend" in str(both)
+
+
+DUAL, PRIMAL = pb.solver.Dual(), pb.solver.Primal()
+
+
+def reasons(model, params, batch, solver=DUAL, inverse=None, **kwargs):
+    problem = pb.Composite(model, lambda z: jnp.sum(z), **kwargs)
+    return dict(pb.plan(problem, params, batch, solver=solver, inverse=inverse).leaves)
+
+
+def test_every_generic_leaf_has_a_reason():
+    assert reasons(*COUNTED["without data"][:2], None) == dict.fromkeys(
+        ["['a']", "['b']", "['c']"], "generic: the model has no data, so no samples"
+    )
+    model, params, x = COUNTED["mixed throughout"]
+    found = reasons(model, params, (x,), coupled=True)["['w']"]
+    assert found.startswith("generic: the samples mix in 200 statistics, 200 of them in dot_gen")
+    scores = lambda p, x: model(p, x)[:, 0]
+    found = reasons(scores, params, (x,), metric=pb.metric.Scores())
+    assert found == {"['w']": "generic: the metric couples samples"}
+    found = reasons(model, params, (x,), inverse=pb.inverse.MoorePenrose(gauge=2.0))
+    assert found == {"['w']": "generic: the inverse has a gauge"}
+    # No leaf has a product that the solver can use: each has a reason of its own.
+    filters = lambda p, x: convolutional({**p, "w": jnp.ones((384, 5))}, x)
+    found = reasons(filters, CONVOLUTIONAL, (IMAGES,), PRIMAL)
+    assert found["['k']"].startswith("generic: it enters products at 64 positions, and the metric")
+    assert found["['w']"] == "generic: it is not used"
+    found = reasons(filters, CONVOLUTIONAL, (IMAGES,), PRIMAL, coupled=True)
+    assert found["['k']"] == "generic: statistics of the batch depend on it"
+    codes = jnp.arange(40) % 6
+    found = reasons(lambda p, x: p[x], normal(6, 3), (codes,), PRIMAL)
+    assert found == {"params": "generic: it is looked up by index"}
+    found = reasons(lambda p, x: jnp.sin(x @ jnp.exp(p)), normal(128, 3), (IMAGES.reshape(40, -1),))
+    assert found == {"params": "generic: it enters exp"}
+
+
 def example():
     """`examples/plan.py`, which has the workloads and measures."""
     spec = importlib.util.spec_from_file_location(

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+from collections import Counter
 from typing import Any
 
 import jax.core
@@ -9,7 +10,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array
 
-from .show import is_single, number
+from .show import is_single, known
 
 
 # An `eqx.Enumeration` may be extended, which pyright does not know.
@@ -132,6 +133,14 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "saturated, or its outputs do not depend on the parameters where the loss does. Damp: "
         "`inverse=Tikhonov(...)`."
     )
+    flow_kink = (
+        "The field of the flow jumps here: the model or the loss has a kink (relu, an absolute "
+        "value, a maximum), and the steps shrink in proportion to the tolerance."
+    )
+    nonfinite_state = (
+        "The new state of the model contains a NaN, or an infinity where the old one is finite. "
+        "Parameters and state are kept."
+    )
 
 
 HARMLESS = (
@@ -144,12 +153,31 @@ HARMLESS = (
 """The results that `throw=True` does not raise: the answer is right and complete."""
 
 
+def names_of(codes: Any) -> np.ndarray:
+    """Return the names behind the numbers of results."""
+    names = {int(item._value): name for name, item in RESULTS._name_to_item.items()}
+    codes = np.asarray(codes)
+    return np.array([names.get(int(code), str(code)) for code in codes.flat]).reshape(codes.shape)
+
+
+def outcome(result: RESULTS) -> str:
+    """Return the name of a result; how many there are of each if there are several."""
+    codes = known(result._value)  # pyright: ignore[reportAttributeAccessIssue]
+    if codes is None:
+        return "traced"
+    names = names_of(codes)
+    if names.ndim == 0:
+        return names.item()
+    return ", ".join(f"{number} {name}" for name, number in Counter(names.flat).most_common())
+
+
 def describe(result: RESULTS) -> str:
-    """Return the message of a result, in one word if there is nothing to say."""
-    code = result._value  # pyright: ignore[reportAttributeAccessIssue]
-    if not is_single(code):
-        return f"results {number(code)}"
-    return RESULTS[result] or "successful"
+    """Return the name of a result and its message, if there is something to say."""
+    name = outcome(result)
+    if not is_single(result._value):  # pyright: ignore[reportAttributeAccessIssue]
+        return name
+    message = RESULTS[result]
+    return f"{name}: {message}" if message else name
 
 
 def failed(result: RESULTS) -> Array:

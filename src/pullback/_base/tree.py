@@ -2,10 +2,11 @@
 
 Only floating array leaves are *coordinates*. All other leaves of a tree (integers, booleans,
 strings, functions, PRNG keys) are *carried*: they are neither differentiated nor changed, and are
-`None` in vectors and covectors, as in Equinox.
+`None` in vectors and covectors, as in Equinox. So is every leaf of the state of a `Stateful`.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
+
+from .stateful import Stateful
 
 
 def is_coordinate(leaf: Any) -> bool:
@@ -34,7 +37,21 @@ def refuse_complex(tree: PyTree, name: str) -> None:
 
 def split(tree: PyTree) -> tuple[PyTree, PyTree]:
     """The coordinates of a tree and its carried leaves; `eqx.combine` is the inverse."""
-    return eqx.partition(tree, is_coordinate)
+    return eqx.partition(tree, _coordinates(tree))
+
+
+def _coordinates(tree: PyTree, known: Callable[[Any], bool] = is_coordinate) -> PyTree:
+    """Whether each leaf of a tree is a coordinate; `known` decides where it may be one."""
+    has_state = lambda x: isinstance(x, Stateful)
+
+    def mark(x):
+        if not has_state(x):
+            return known(x)
+        leaves = [known(leaf) for leaf in jax.tree.leaves(x.params)]
+        carried = [False] * len(jax.tree.leaves(x.state))
+        return jax.tree.unflatten(jax.tree.structure(x), leaves + carried)
+
+    return jax.tree.map(mark, tree, is_leaf=has_state)
 
 
 def common_dtype(*dtypes: np.dtype) -> np.dtype:
@@ -51,7 +68,7 @@ def is_half(dtype: np.dtype) -> bool:
 
 def has_half(tree: PyTree) -> bool:
     """Whether a coordinate of a tree is that short."""
-    return any(is_half(x.dtype) for x in jax.tree.leaves(tree) if is_coordinate(x))
+    return any(is_half(x.dtype) for x in jax.tree.leaves(split(tree)[0]))
 
 
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:
@@ -93,6 +110,17 @@ class Structure(eqx.Module):
         """The common dtype of the flat vector."""
         return common_dtype(*self.dtypes) if self.dtypes else jnp.result_type(float)
 
+    @property
+    def paths(self) -> list[Any]:
+        """The path of each leaf, a tuple of keys."""
+        numbered = self.treedef.unflatten(range(len(self.shapes)))
+        return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
+
+    @property
+    def names(self) -> list[str]:
+        """The path of each leaf in words; `params` for a tree that is a leaf."""
+        return [jax.tree_util.keystr(path) or "params" for path in self.paths]
+
     def ravel(self, tree: PyTree) -> Array:
         """The flat vector of a tree of this structure."""
         leaves, treedef = jax.tree.flatten(split(tree)[0])
@@ -124,18 +152,27 @@ class Structure(eqx.Module):
 
 def structure(tree: PyTree) -> Structure:
     """The structure of the coordinates of a tree."""
-    coordinates = jax.tree.map(
-        lambda x: x if isinstance(x, jax.ShapeDtypeStruct) or is_coordinate(x) else None, tree
-    )
-    leaves, treedef = jax.tree.flatten(coordinates)
+    known = lambda x: isinstance(x, jax.ShapeDtypeStruct) or is_coordinate(x)
+    leaves, treedef = jax.tree.flatten(eqx.filter(tree, _coordinates(tree, known)))
     return Structure(
         treedef, tuple(tuple(x.shape) for x in leaves), tuple(jnp.dtype(x.dtype) for x in leaves)
     )
 
 
+def as_data(tree: PyTree) -> PyTree:
+    """A tree with its numbers as arrays: another number is then data, not a new program.
+
+    Parts of it that declare `numbers_are_data = False` stay as they are.
+    """
+    fixed = lambda x: not getattr(type(x), "numbers_are_data", True)
+    # Weakly typed, as the numbers are.
+    convert = lambda x: jnp.asarray(x) if isinstance(x, float) else x
+    return jax.tree.map(convert, tree, is_leaf=fixed)
+
+
 def all_finite(tree: PyTree) -> Array:
-    """Whether every coordinate of a tree is finite."""
-    leaves = jax.tree.leaves(split(tree)[0])
+    """Whether every coordinate of a tree is finite, and every complex number outside a state."""
+    leaves = jax.tree.leaves(eqx.filter(tree, _coordinates(tree, eqx.is_inexact_array)))
     if not leaves:
         return jnp.asarray(True)
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))

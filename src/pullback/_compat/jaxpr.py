@@ -115,6 +115,36 @@ def evaluate(program: Program, eqn: JaxEquation, values: Sequence[Any]) -> list[
     return jaxpr_as_fun(ClosedJaxpr(single, ()))(*given.values())
 
 
+def inner_programs(eqn: JaxEquation) -> list[Program]:
+    """All programs among the parameters of an equation: calls, bodies, branches."""
+    found = []
+    for value in eqn.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(getattr(item, "jaxpr", item), "eqns"):
+                found.append(_program(item))
+    return found
+
+
+def contains(jaxpr: Any, names: Sequence[str]) -> bool:
+    """Whether a program, or one inside it, has an equation of one of the named primitives."""
+    return any(
+        eqn.primitive.name in names or any(contains(p.jaxpr, names) for p in inner_programs(eqn))
+        for eqn in _program(jaxpr).jaxpr.eqns
+    )
+
+
+def with_params(eqn: JaxEquation, **params: Any) -> JaxEquation:
+    """An equation with other parameters, for arguments of other shapes."""
+    return eqn.replace(params=eqn.params | params)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def with_own_derivative(eqn: JaxEquation) -> Program | None:
+    """The program of an equation with a forward derivative rule of its own, otherwise `None`."""
+    if eqn.primitive.name != "custom_jvp_call" or "call_jaxpr" not in eqn.params:
+        return None
+    return _program(eqn.params["call_jaxpr"])
+
+
 def _program(jaxpr: Any) -> Program:
     """A program from an open or a closed jaxpr, which newer versions do not distinguish."""
     return Program(getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ()))

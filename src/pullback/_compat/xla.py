@@ -6,9 +6,11 @@ bounds, and the gradient of a bias may be lost (`tests/compat/test_xla.py` has t
 `jit` restricts that fusion to single products for the programs that this library compiles itself;
 nothing is changed for other programs, and nothing is set when `pullback` is imported.
 
-Up to jaxlib 0.11.0 the CPU compiler has two generators of loops. The older one compiles programs
-of many small loops, as ours are, in half of the time; what it makes is up to a third slower. `jit`
-takes it where it is told to (`sooner`): for small problems that are called one by one.
+Our programs consist of many small loops, and the CPU compiler takes seconds to optimise what then
+runs for milliseconds. `jit` takes an `effort`: 1 compiles in half of the time, and what it makes is
+up to a third slower; 0 compiles in a quarter of the time, but a loop is up to two times and a
+convolution in a loop three times slower. Up to jaxlib 0.11.0, both take the older of the two
+generators of loops.
 
 XLA accepts options at the outermost `jit` only. Inside a user's `jit` the caller's options apply;
 there the library avoids the one pattern that it would otherwise contain (`solver/_krylov.py`).
@@ -31,7 +33,9 @@ OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDU
 FIRST, FIXED = (0, 10, 2), (0, 13)
 """The affected versions of jaxlib: from the first on, below the second."""
 
-SOONER = {"xla_cpu_use_fusion_emitters": False}
+EFFORT = "xla_backend_optimization_level"
+
+OLDER = {"xla_cpu_use_fusion_emitters": False}
 """The older generator of loops."""
 
 REMOVED = (0, 11, 1)
@@ -40,14 +44,16 @@ REMOVED = (0, 11, 1)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def options(jaxlib: str, sooner: bool = False) -> dict[str, Any]:
+def options(jaxlib: str, effort: int | None = None) -> dict[str, Any]:
     """Return the options for a version of jaxlib, on the CPU."""
     parts = tuple(int(part) for part in jaxlib.split(".")[:3] if part.isdigit())
     right = OPTIONS if FIRST <= parts < FIXED else {}
-    return right | (SOONER if sooner and parts < REMOVED else {})
+    if effort is None:
+        return right
+    return right | {EFFORT: effort} | (OLDER if parts < REMOVED else {})
 
 
-def jit(function: Function, sooner: bool = False) -> Function:
+def jit(function: Function, effort: int | None = None) -> Function:
     """Return `eqx.filter_jit(function)`, compiled with `options` on the CPU.
 
     Before the programs of the process become too many, they are forgotten (`mappings.py`).
@@ -65,7 +71,7 @@ def jit(function: Function, sooner: bool = False) -> Function:
     @functools.cache
     def protected():
         # Decided at the first call: to ask for the platform at import would start JAX.
-        given = options(version("jaxlib"), sooner) if jax.default_backend() == "cpu" else {}
+        given = options(version("jaxlib"), effort) if jax.default_backend() == "cpu" else {}
         return eqx.filter_jit(noticed, compiler_options=given) if given else plain
 
     @functools.wraps(function)

@@ -13,8 +13,8 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from .._base.checks import error, positive
-from .._base.results import RESULTS, describe, failed
-from .._base.show import number, table
+from .._base.results import RESULTS, describe, failed, outcome
+from .._base.show import number, several, table
 from .._base.tree import split, structure
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
@@ -50,16 +50,20 @@ class ConstrainedStep(eqx.Module):
     """A code that is data; `RESULTS[result]` is its message."""
 
     def __repr__(self) -> str:
-        numbers = ", ".join(f"{name} {value}" for name, value in self._lines())
-        return f"ConstrainedStep({numbers})"
+        numbers = ", ".join(f"{name} {value}" for name, value in self._numbers())
+        return f"ConstrainedStep({several(self.slack)}{numbers}, {outcome(self.result)})"
 
     def _repr_html_(self) -> str:
-        return table(self._lines())
+        return table([*self._numbers(), ("result", self.message)])
 
-    def _lines(self) -> list[tuple[str, str]]:
+    @property
+    def message(self) -> str:
+        """The name of the result, and what to do about it if it is a failure."""
+        return describe(self.result)
+
+    def _numbers(self) -> list[tuple[str, str]]:
         names = ("slack", "correction", "dropped")
-        lines = [(name, number(getattr(self, name))) for name in names]
-        return [*lines, ("result", describe(self.result))]
+        return [(name, number(getattr(self, name))) for name in names]
 
 
 def constrained_step(

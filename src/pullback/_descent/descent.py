@@ -17,9 +17,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._base.checks import function
-from .._base.results import RESULTS, among, describe
-from .._base.show import number, table
-from .._base.tree import all_finite, cast_like, has_half, structure
+from .._base.functions import canonical
+from .._base.results import RESULTS, among
+from .._base.show import table
+from .._base.stateful import covector_at, is_spoilt, renewed
+from .._base.tree import all_finite, as_data, cast_like, has_half, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.outcome import RETRIED, retried
@@ -28,7 +30,7 @@ from .._natural.subproblem import Subproblem, subproblem
 from .._problem.batch import Batch, as_batch, is_small
 from .._problem.composite import Composite
 from .._problem.validate import (
-    check_params,
+    check_point,
     check_problem,
     half_explained,
     is_traced,
@@ -43,96 +45,13 @@ from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from ..step._base import AbstractStep, Move
 from ..step._fixed import Fixed
-
-SOLVERS = ("SVD", "Primal", "Dual", "Krylov")
-"""The names behind `Record.solver`."""
-
-USABLE = (
-    RESULTS.successful,
-    RESULTS.rank_zero,
-    RESULTS.unconverged,
-    RESULTS.unresolved,
-    RESULTS.saturated,
-)
-"""Results whose direction is finite and may be followed, complete or not."""
+from ..step._line_search import LineSearch
+from . import shown
+from .loss import HasLoss
+from .record import SOLVERS, USABLE, DescentState, Record
 
 
-class DescentState(eqx.Module):
-    """What the optimiser keeps between steps."""
-
-    count: Count
-    """The number of steps made, failed and rejected ones included."""
-    rule: Any
-    """The state of the step rule."""
-    previous: Flat
-    """The last direction, for the momentum; of size zero if there is none."""
-
-
-class Record(eqx.Module):
-    """What one step did. Numbers that do not apply are NaN, counts -1."""
-
-    step: Count
-    """The number of this step, from 0."""
-    loss: Scalar
-    """Before the step, penalty included."""
-    loss_after: Scalar
-    """After the step, on the same batch; the loss before it if the step was not taken."""
-    norm: Scalar
-    """The Euclidean norm of the change of the parameters."""
-    metric_norm: Scalar
-    """The norm of the same change in the metric, ‖A Δθ‖."""
-    divergence: Scalar
-    """How far the outputs moved in the metric's true divergence; ½ metric_norm² to second order."""
-    rate: Scalar
-    """The fraction of the direction that was taken."""
-    damping: Scalar
-    """λ of the step, from the rule or from the inverse."""
-    gain: Scalar
-    """The decrease of the loss over the decrease that the quadratic model predicts.
-
-    It is that of the proposed step, taken or not."""
-    curvature: Scalar
-    """‖a‖/‖d‖ of the second-order correction that was used."""
-    trials: Count
-    """The number of points that the rule tried."""
-    accepted: Array
-    """Whether the step was taken."""
-    rank: Count
-    """The rank of A."""
-    cutoff: Scalar
-    """Singular values at or below this counted as zero."""
-    range_share: Scalar
-    """The fraction of the gradient in the range of the metric G; a penalty may lie outside."""
-    output_share: Scalar
-    """The fraction of the output covector in the range of the metric on the outputs."""
-    tangent_share: Scalar
-    """The fraction of the ambient gradient that the model can follow."""
-    solver: Count
-    """The solver that ran, an index into `SOLVERS`; -1 for a solver of your own."""
-    result: RESULTS
-    """The outcome of the solve, a code that is data."""
-
-    @property
-    def failed(self) -> Array:
-        """Whether there was no direction to follow."""
-        return ~among(self.result, USABLE)
-
-    def __repr__(self) -> str:
-        loss = f"loss {number(self.loss, '.6g')} -> {number(self.loss_after, '.6g')}"
-        return f"Record(step {number(self.step, 'd')}, {loss}, {describe(self.result)})"
-
-    def _repr_html_(self) -> str:
-        names = [name for name in self.__dataclass_fields__ if name not in ("solver", "result")]
-        rows = [(name, number(getattr(self, name), "")) for name in names]
-        return table([*rows, ("result", describe(self.result))])
-
-    @property
-    def solver_name(self) -> str:
-        """The name of the solver that ran, for a single record."""
-        return SOLVERS[int(self.solver)] if int(self.solver) >= 0 else "another"
-
-
-class NaturalGradientDescent(eqx.Module):
+class NaturalGradientDescent(HasLoss):
     """Descent along natural gradients.
 
     ```python
@@ -170,7 +89,7 @@ class NaturalGradientDescent(eqx.Module):
             (`LevenbergMarquardt`) take an undamped one.
         - `solver`: how it is computed; defaults to `solver.Auto()`.
         - `step`: how far, one of `pullback.step`; a number is `Fixed(number)`. Defaults to
-            `Fixed(1.0)`, the whole natural gradient.
+            `LineSearch()`, which does not let the loss rise on the batch.
         - `momentum`: `Spring(mu)` or `HeavyBall(mu)`; defaults to none.
         - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, e.g. for
             the Fisher metric of a population; defaults to the batch of each step. `step` takes
@@ -185,8 +104,10 @@ class NaturalGradientDescent(eqx.Module):
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
         """
         check_problem(problem)
+        if problem.loss is None:
+            _ = problem.likelihood  # raises where there is none
         strategy = Strategy(inverse, solver, memory)
-        rule: Any = Fixed() if step is None else step
+        rule: Any = LineSearch() if step is None else step
         if eqx.is_array_like(rule) and not isinstance(rule, bool):
             rule = Fixed(rule)
         if not isinstance(rule, AbstractStep):
@@ -205,17 +126,15 @@ class NaturalGradientDescent(eqx.Module):
         self.rule = rule
         self.momentum = as_momentum(momentum)
         self.metric_batch = None if metric_batch is None else as_batch(metric_batch)
-        self.constraint = constraint
-        self.penalty = penalty
+        self.constraint = None if constraint is None else canonical(constraint)
+        self.penalty = None if penalty is None else canonical(penalty)
 
     def __repr__(self) -> str:
-        parts = [repr(self.problem), repr(self.strategy), f"step={self.rule!r}"]
-        if self.momentum.remembers:
-            parts.append(f"momentum={self.momentum!r}")
-        for name in ("metric_batch", "constraint", "penalty"):
-            if getattr(self, name) is not None:
-                parts.append(f"{name}=...")
+        parts = [f"{name}={text}" for name, text in shown.parts(self)]
         return f"NaturalGradientDescent({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        return table(shown.parts(self))
 
     def __hash__(self) -> int:
         # `jax.jit(opt.step)` hashes the optimiser, which may hold arrays (the weights of samples):
@@ -231,7 +150,7 @@ class NaturalGradientDescent(eqx.Module):
 
         - `params`: the parameters.
         """
-        like = structure(check_params(params))
+        like = structure(check_point(self.problem, params))
         size = like.size if self.momentum.remembers else 0
         return DescentState(
             jnp.zeros((), jnp.int32), self.rule.init(like.dtype), jnp.zeros(size, like.dtype)
@@ -254,7 +173,8 @@ class NaturalGradientDescent(eqx.Module):
         **Arguments:**
 
         - `params`, `state`: the point, and the state before the step.
-        - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
+        - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
+            `None`.
         - `metric_batch`: what the metric is averaged over in this step; defaults to the
             `metric_batch` of the optimiser.
         - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
@@ -286,15 +206,23 @@ class NaturalGradientDescent(eqx.Module):
             moved, new, record = _jitted(*arguments, careful=False)
         return cast_like(moved, params), new, record, among(record.result, RETRIED)
 
+    def as_data(self) -> "NaturalGradientDescent":
+        """Return the optimiser with its numbers as arrays: another rate or damping is then data.
+
+        `step` and `fit` use it, so that a changed number compiles nothing.
+        """
+        where = lambda o: (o.strategy, o.rule, o.momentum)
+        numbers = (self.strategy.as_data(), as_data(self.rule), as_data(self.momentum))
+        return eqx.tree_at(where, self, numbers)
+
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
         """Return the arguments of `_step`, checked."""
         short = params if has_half(params) else None
         params, data = validate(self.problem, params, batch)
+        gradient = covector_at(params, gradient)
         other = self.metric_batch if metric_batch is None else metric_batch
         other = validate_metric_batch(other, data)
-        # Numbers of the inverse travel as data: another damping compiles nothing.
-        opt = eqx.tree_at(lambda o: o.strategy, self, self.strategy.as_data())
-        return opt, params, state, data, other, gradient, short
+        return self.as_data(), params, state, data, other, gradient, short
 
 
 def _step(
@@ -327,9 +255,13 @@ def _step(
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
     # A model that mixes samples shows it in the first step.
     stats, result = solved.judge(check_samples=state.count == 0)
+    fresh = sub.evaluation.linear.state
+    if opt.problem.stateful:
+        spoilt = among(result, USABLE) & is_spoilt(params, fresh)
+        result = RESULTS.where(spoilt, RESULTS.nonfinite_state, result)
     failed = ~among(result, USABLE)
-    # The point is made once, and is what is compared, measured and returned.
-    there = sub.point(move.displacement)
+    # Made once: this point is compared, measured and returned. Trials have seen the old state.
+    there = renewed(sub.point(move.displacement), fresh)
     if short is not None:
         # Leaves in half precision are computed with in float32, and may overflow in their own.
         there = cast_like(cast_like(there, short), there)
@@ -347,7 +279,7 @@ def _step(
     return new_params, new_state, record
 
 
-_jitted, _sooner = jit(_step), jit(_step, sooner=True)
+_jitted, _sooner = jit(_step), jit(_step, effort=1)
 
 
 def _record(
@@ -382,6 +314,7 @@ def _record(
         range_share=stats.covector_share.astype(dtype),
         output_share=stats.output_share.astype(dtype),
         tangent_share=stats.tangent_share.astype(dtype),
+        alignment=stats.alignment.astype(dtype),
         solver=jnp.asarray(solver, jnp.int32),
         result=result,
     )

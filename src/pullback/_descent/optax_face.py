@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import optax
 
 from .._base.results import RESULTS
+from .._base.stateful import Stateful
 from .._base.tree import is_coordinate, structure
 from .._base.types import Params
-from .descent import DescentState, NaturalGradientDescent, Record
+from .descent import NaturalGradientDescent
+from .record import DescentState, Record
 
 OURS = ("batch", "metric_batch")
 """The extra arguments of `update` that Optax's own transformations do not accept."""
@@ -45,7 +47,8 @@ def as_optax(
     `update` also takes `metric_batch=` and ignores other extra arguments. The update is already a
     descent step: no learning rate follows. `optax.masked`, `partition` and `multi_transform` hide
     parameters that the Jacobian needs, and raise. `optax.MultiSteps` averages gradients over
-    several batches, but the metric is that of the last one.
+    several batches, but the metric is that of the last one. The update of a `Stateful` moves its
+    state too, to the rounding of an addition.
 
     **Arguments:**
 
@@ -87,7 +90,12 @@ def as_optax(
         new, descent, record = opt.step(
             params, state.descent, batch, metric_batch=metric_batch, gradient=gradient
         )
-        return jax.tree.map(_difference, new, params), OptaxState(descent, record)
+        if isinstance(params, Stateful):
+            moved = jax.tree.map(_moved_state, new.state, params.state)
+            updates = Stateful(jax.tree.map(_difference, new.params, params.params), moved)
+        else:
+            updates = jax.tree.map(_difference, new, params)
+        return updates, OptaxState(descent, record)
 
     face = optax.GradientTransformationExtraArgs(init, update)
     return face if linesearch is None else _followed_by(face, linesearch)
@@ -117,6 +125,19 @@ def _difference(new: Any, old: Any) -> Any:
     if is_coordinate(old):
         return new - old
     return jnp.zeros_like(old) if eqx.is_array(old) else old
+
+
+def _moved_state(new: Any, old: Any) -> Any:
+    """Return the update of a leaf of a state."""
+    if not eqx.is_array(old):
+        return old
+    if not jnp.issubdtype(old.dtype, jnp.number):
+        raise ValueError(
+            f"as_optax: an update is added, and a leaf of the state of dtype {old.dtype} cannot be "
+            "moved by adding. Use opt.step or fit, which return the new state, or keep numbers in "
+            "the state."
+        )
+    return new - old
 
 
 def _refuse_masks(tree: Any) -> None:

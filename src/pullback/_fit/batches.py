@@ -1,7 +1,8 @@
-"""Where batches come from: always the same arrays, a function of a PRNG key, or an iterator.
+"""Where batches come from: the same arrays in every step, a function of a key, or an iterator.
 
 Step k of a run draws with `fold_in(key, k)`, so that a resumed run gets the batches of the
-uninterrupted one. An iterator is advanced by the number of steps already made.
+uninterrupted one. An iterator is advanced by the number of steps already made. A sampler may depend
+on the parameters, and carry a state from step to step.
 
 A source lives on the host and hands data to the compiled loop, some steps at a time. Its `draw` is
 a function without state: the compiled loop depends on the kind of source, never on the source
@@ -9,9 +10,10 @@ itself, so a second run with data of the same shapes compiles nothing.
 """
 
 import abc
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -19,14 +21,65 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from .._problem.batch import as_batch
+from .._base.types import Params
+from .._problem.batch import Batch, as_batch
+from .optimiser import check_kept
 
 STACKED = 8
 """How many batches of an iterator are passed to the device at once."""
+BEGINNING = np.uint32(2**32 - 1)
+"""What the key is folded with for the first state of a sampler; steps use smaller numbers."""
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A sampler of batches with a state, e.g. the positions of Markov chains.
+
+    ```python
+    class Chains(eqx.Module):
+        def init(self, key, params):
+            return jax.random.normal(key, (100, 3))
+
+        def draw(self, key, params, state):
+            state = metropolis(key, params, state)
+            return (state,), state
+
+    fit = pb.fit(opt, params, Chains(), steps=1000)
+    fit.sampler  # the last state
+    ```
+
+    `draw` is traced, so it must be a pure function of arrays. The state is a pytree; a step keeps
+    its structure, shapes and dtypes. It is saved and resumed with the run. It advances in every
+    step, also in one that is rejected or fails: the batch was drawn.
+    """
+
+    def init(self, key: PRNGKeyArray, params: Params) -> Any:
+        """Return the state before the first step.
+
+        **Arguments:**
+
+        - `key`: a PRNG key, which no step uses.
+        - `params`: the parameters at the start.
+        """
+        ...
+
+    def draw(self, key: PRNGKeyArray, params: Params, state: Any) -> tuple[Any, Any]:
+        """Return the batch of one step, and the next state.
+
+        **Arguments:**
+
+        - `key`: the PRNG key of the step.
+        - `params`: the parameters before the step.
+        - `state`: the state.
+        """
+        ...
 
 
 class AbstractSource(abc.ABC):
     """Batches for a compiled loop, some at a time."""
+
+    same = False
+    """Whether every step has the same batch."""
 
     @abc.abstractmethod
     def take(self, limit: int) -> tuple[Any, int]:
@@ -34,38 +87,72 @@ class AbstractSource(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def draw(data: Any, key: PRNGKeyArray, place: Array) -> Any:
-        """Return the batch of one step from the data; traced."""
+    def draw(
+        data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
+    ) -> tuple[Batch, Any]:
+        """Return the batch of one step from the data, and the next state; traced."""
 
 
-class Same(AbstractSource):
+class AbstractConstant(AbstractSource):
+    """A source whose data are the same in every step, whatever it draws from them."""
+
+    def __init__(self, data: Any):
+        """Keep the data: a batch, or a sampler, whose arrays are arguments of the loop."""
+        self.data = data
+
+    def take(self, limit: int) -> tuple[Any, int]:
+        return self.data, limit
+
+
+class Same(AbstractConstant):
     """The whole data in every step."""
 
-    def __init__(self, batch: Any):
-        """Keep a batch."""
-        self.batch = batch
-
-    def take(self, limit: int) -> tuple[Any, int]:
-        return self.batch, limit
+    same = True
 
     @staticmethod
-    def draw(data: Any, key: PRNGKeyArray, place: Array) -> Any:
-        return data
+    def draw(
+        data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
+    ) -> tuple[Batch, Any]:
+        return data, state
 
 
-class Sampled(AbstractSource):
+class Sampled(AbstractConstant):
     """A function of a key."""
 
-    def __init__(self, sampler: Callable[[PRNGKeyArray], Any]):
-        """Keep a sampler, which is itself the data: the arrays in it are arguments of the loop."""
-        self.sampler = sampler
+    @staticmethod
+    def draw(
+        data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
+    ) -> tuple[Batch, Any]:
+        return as_batch(data(key)), state
 
-    def take(self, limit: int) -> tuple[Any, int]:
-        return self.sampler, limit
+
+class SampledAt(AbstractConstant):
+    """A function of a key and the parameters."""
 
     @staticmethod
-    def draw(data: Any, key: PRNGKeyArray, place: Array) -> Any:
-        return as_batch(data(key))
+    def draw(
+        data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
+    ) -> tuple[Batch, Any]:
+        return as_batch(data(key, params)), state
+
+
+class Carried(AbstractConstant):
+    """A `Sampler`."""
+
+    @staticmethod
+    def draw(
+        data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
+    ) -> tuple[Batch, Any]:
+        made = data.draw(key, params, state)
+        owner = type(data).__name__
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise ValueError(
+                f"{owner}.draw(key, params, state) must return (batch, state), got "
+                f"{type(made).__name__}"
+                + (f" of length {len(made)}." if isinstance(made, tuple) else ".")
+            )
+        check_kept(f"{owner}.draw: state", state, made[1], "draw")
+        return as_batch(made[0]), made[1]
 
 
 class Streamed(AbstractSource):
@@ -95,33 +182,47 @@ class Streamed(AbstractSource):
         return jax.tree.map(_stack, *padded), len(taken)
 
     @staticmethod
-    def draw(data: Any, key: PRNGKeyArray, place: Array) -> Any:
+    def draw(
+        data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
+    ) -> tuple[Batch, Any]:
         arrays, rest = eqx.partition(data, eqx.is_array)
         at_place = lambda x: jax.lax.dynamic_index_in_dim(x, place, keepdims=False)
-        return eqx.combine(jax.tree.map(at_place, arrays), rest)
+        return eqx.combine(jax.tree.map(at_place, arrays), rest), state
 
     def _next(self) -> Any:
-        """Return the next batch with NumPy arrays, or `None` at the end."""
+        """Return the next batch with its arrays on the host, or `None` at the end."""
         if self.waiting:
             return self.waiting.pop()
         taken = list(itertools.islice(self.batches, 1))
         return _host(taken[0]) if taken else None
 
 
+def _is_key(x: Any) -> bool:
+    """Whether a leaf is an array of typed PRNG keys, which NumPy cannot hold."""
+    return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def _host(batch: Any) -> Any:
-    return jax.tree.map(lambda x: np.asarray(x) if eqx.is_array(x) else x, as_batch(batch))
+    return jax.tree.map(
+        lambda x: np.asarray(x) if eqx.is_array(x) and not _is_key(x) else x, as_batch(batch)
+    )
 
 
 def _stack(*leaves: Any) -> Any:
+    if _is_key(leaves[0]):
+        return jnp.stack(leaves)
     return jnp.asarray(np.stack(leaves)) if isinstance(leaves[0], np.ndarray) else leaves[0]
 
 
 def _shapes(batch: Any) -> Any:
     leaves, treedef = jax.tree.flatten(batch)
-    return treedef, [(x.shape, x.dtype) if isinstance(x, np.ndarray) else x for x in leaves]
+    return treedef, [
+        (x.shape, x.dtype) if eqx.is_array_like(x) and hasattr(x, "dtype") else x for x in leaves
+    ]
 
 
-def _device(batch: Any) -> Any:
+def on_device(batch: Any) -> Batch:
+    """Return a batch with its NumPy arrays as JAX arrays."""
     return jax.tree.map(
         lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, as_batch(batch)
     )
@@ -130,9 +231,11 @@ def _device(batch: Any) -> Any:
 def as_source(batches: Any, skip: int) -> AbstractSource:
     """Return the source that a user means, advanced by `skip` steps."""
     if batches is None or isinstance(batches, tuple):
-        return Same(_device(batches))
+        return Same(on_device(batches))
+    if isinstance(batches, Sampler) and not isinstance(batches, type):
+        return Carried(batches)
     if callable(batches):
-        return Sampled(batches)
+        return (Sampled, SampledAt)[_arguments(batches) - 1](batches)
     if isinstance(batches, Iterable):
         iterator = iter(batches)
         passed = sum(1 for _ in itertools.islice(iterator, skip))
@@ -143,9 +246,35 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
             )
         return Streamed(iterator)
     raise ValueError(
-        "fit(batches=...): batches must be (inputs, targets), a function of a PRNG key, an "
-        f"iterable of batches, or None, got {type(batches).__name__}."
+        "fit(batches=...): batches must be (inputs, targets), a function of a PRNG key (and of the "
+        f"parameters), a Sampler, an iterable of batches, or None, got {type(batches).__name__}."
     )
+
+
+def first_state(batches: Any, key: PRNGKeyArray, params: Params) -> Any:
+    """Return the state of a sampler before the first step, `None` for batches without one."""
+    if not isinstance(batches, Sampler) or isinstance(batches, type):
+        return None
+    return batches.init(jax.random.fold_in(key, BEGINNING), params)
+
+
+def _arguments(sampler: Callable[..., Any]) -> int:
+    """Return how many arguments a sampler needs: 1, a key, or 2, a key and the parameters."""
+    try:
+        listed = inspect.signature(sampler).parameters.values()
+    except (TypeError, ValueError):
+        return 1  # a function without a signature, e.g. one written in C
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [x for x in listed if x.kind in positional and x.default is x.empty]
+    named = [x.name for x in listed if x.kind is x.KEYWORD_ONLY and x.default is x.empty]
+    if len(needed) > 2 or named:
+        raise ValueError(
+            "fit(batches=function): the function must take a PRNG key, or a key and the "
+            "parameters, e.g. fit(batches=lambda key, params: ...); it needs "
+            f"{', '.join([x.name for x in needed] + named)}."
+        )
+    # `lambda *args: ...`, and a function whose arguments all have defaults, get a key.
+    return max(len(needed), 1)
 
 
 class minibatches(eqx.Module):
@@ -167,7 +296,7 @@ class minibatches(eqx.Module):
         - `batch`: `(inputs, targets)` or `(inputs,)`.
         - `size`: the number of samples in a minibatch.
         """
-        self.batch = _device(batch)
+        self.batch = on_device(batch)
         self.size = size
         count = self._count
         if not 1 <= size <= count:

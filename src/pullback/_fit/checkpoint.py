@@ -126,6 +126,8 @@ class Snapshot:
     step: int
     """The number of steps made, which is also the position in the data."""
     history: History
+    sampler: Any = None
+    """The state of the sampler, `None` without one."""
 
 
 class Store:
@@ -304,12 +306,17 @@ def _set_aside(damages: dict[Path, str]) -> None:
         )
 
 
+def _trees(snapshot: Snapshot) -> tuple[Any, ...]:
+    """Return what of a snapshot holds arrays."""
+    return snapshot.params, snapshot.state, snapshot.key, snapshot.sampler
+
+
 def _named(snapshot: Snapshot) -> dict[str, Array]:
     """Return the arrays of a snapshot by name."""
-    trees = (("params", snapshot.params), ("state", snapshot.state), ("key", snapshot.key))
+    trees = dict(zip(("params", "state", "key", "sampler"), _trees(snapshot), strict=True))
     return {
         f"{name}{jax.tree_util.keystr(path)}": leaf
-        for name, tree in trees
+        for name, tree in trees.items()
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         if eqx.is_array(leaf)
     }
@@ -359,9 +366,8 @@ def _restore(manifest: dict[str, Any], arrays: dict[str, np.ndarray], like: Snap
                 f"{manifest['arrays'][name]}"
             )
         restored.append(_from_raw(stored, x))
-    tree = (like.params, like.state, like.key)
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves, treedef = jax.tree.flatten(_trees(like))
     remaining = iter(restored)
     leaves = [next(remaining) if eqx.is_array(x) else x for x in leaves]
-    params, state, key = jax.tree.unflatten(treedef, leaves)
-    return Snapshot(params, state, key, manifest["step"], History({}))
+    params, state, key, sampler = jax.tree.unflatten(treedef, leaves)
+    return Snapshot(params, state, key, manifest["step"], History({}), sampler)

@@ -9,7 +9,7 @@ back from inside the loop.
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,24 +22,23 @@ from jaxtyping import PRNGKeyArray
 from .._base.checks import error, function, integer
 from .._base.types import Params
 from .._problem.validate import is_traced
-from .batches import AbstractSource, as_source
+from ..until import AbstractEvent
+from .batches import AbstractSource, as_source, first_state
 from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
+from .ending import Ending
 from .folder import InUse
 from .history import History, columns_of
 from .identity import identity
-from .optimiser import Optimiser, attempt_of, check_optimiser
+from .looks import Looks
+from .optimiser import Optimiser, attempt_of, check_optimiser, check_state
 from .outcome import Fit, FitError, Report, message
 from .progress import Progress
 from .telemetry import Telemetry
-from .warn import warn
+from .watch import Watch
 
 PACE = 0.2
 """For about how many seconds the device runs between two looks at the host."""
-STALLED = 20
-"""`fit` warns after so many steps in a row that were not taken."""
-RISEN = 1e3
-"""`fit` warns when the loss is so many times the first one."""
 
 
 def fit(
@@ -49,6 +48,11 @@ def fit(
     steps: int = 100,
     *,
     key: PRNGKeyArray | int = 0,
+    state: Any = None,
+    validate: Any = None,
+    evaluate: Callable[[Params], Any] | None = None,
+    every: int | None = None,
+    until: AbstractEvent | Sequence[AbstractEvent] | None = None,
     progress: bool = True,
     callback: Callable[[Report], Any] | None = None,
     telemetry: str | os.PathLike[str] | None = None,
@@ -70,12 +74,25 @@ def fit(
     - `opt`: the optimiser: a `NaturalGradientDescent`, or any `Optimiser`.
     - `params`: where to start.
     - `batches`: a tuple `(inputs, targets)`, the same in every step; a function of a PRNG key that
-        draws a batch, e.g. `minibatches(batch, size)`; a list or another iterable of batches; or
-        `None` for a model without data.
+        draws a batch, e.g. `minibatches(batch, size)`, or of a key and the parameters; a `Sampler`,
+        which has a state; a list or another iterable of batches; or `None` for a model without
+        data.
     - `steps`: how many steps to make in all; a resumed run makes the rest. A `ValueError` is
         raised if the checkpoint has more steps than that: fewer cannot be returned.
     - `key`: a PRNG key or a seed, for functions that draw batches.
-    - `progress`: whether to show a bar, if standard error is a terminal.
+    - `state`: the state of the optimiser to start from, e.g. `state=fit.state` of an earlier run
+        with another rate; defaults to `opt.init(params)`.
+    - `validate`: held-out `(inputs, targets)`, or a function of a PRNG key that draws them. Their
+        loss is `history["validation"]`. A `FitWarning` tells once when it departs: when it rises
+        while the training loss falls.
+    - `evaluate`: `evaluate(params)` returns a number or a dictionary of numbers, which are columns
+        of the history. It runs on the host, once before the first step too.
+    - `every`: how many steps lie between two calls of `evaluate` and two held-out losses, which
+        are also computed after the last step; NaN in the rows between. Defaults to `steps // 50`.
+    - `until`: one of `pullback.until` or a list of them: events that end the run. Defaults to
+        `until.Stuck(50)` if every step has the same batch, so that a run ends when no step is
+        taken any more; otherwise, and with `until=()`, all steps are made.
+    - `progress`: whether to show a bar, in a notebook or if standard error is a terminal.
     - `callback`: called with a `Report` between steps, several times a second; the run ends if it
         returns something true.
     - `telemetry`: a file to which the record of every step is appended as one line of JSON. A
@@ -90,7 +107,7 @@ def fit(
 
     **Returns:**
 
-    A `Fit`: `params`, `state`, `history`, `steps`, `seconds`, `ended`, and `plot()`.
+    A `Fit`: `params`, `state`, `sampler`, `history`, `steps`, `seconds`, `ended`, and `plot()`.
     """
     check_optimiser(opt)
     integer("fit", "steps", steps, least=0)
@@ -102,27 +119,42 @@ def fit(
         function("fit", "callback", callback, "fit(callback=lambda report: report.step >= 10)")
     if telemetry is not None and not isinstance(telemetry, str | os.PathLike):
         raise error("fit", "telemetry", telemetry, "a path", 'fit(telemetry="run.jsonl")')
+    key = jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
+    looks = Looks(opt, validate, evaluate, every, steps, key)
     saving = checkpoint
     if saving is not None and not isinstance(saving, Checkpoints):
         saving = Checkpoints(saving)
     with contextlib.nullcontext() if saving is None else Store(saving) as store:
+        begin = _start(opt, params, batches, key, state, store, resume)
+        if begin.step > steps:
+            raise ValueError(
+                f"fit(steps={steps}): the checkpoint in {saving and saving.folder} has "
+                f"{begin.step} steps, which cannot be undone. Call fit(steps={begin.step}), or "
+                "name another folder."
+            )
+        source = as_source(batches, begin.step)
         run = _Run(
             opt,
-            _start(opt, params, batches, key, store, resume),
+            begin,
             steps,
             store=store,
             callback=callback,
             telemetry=None if telemetry is None else Telemetry(Path(telemetry)),
             throw=throw,
+            looks=looks,
+            ending=Ending(until, source.same, begin.history),
+            watch=Watch(source.same, begin.history),
+            continued=state is not None,
         )
-        return run.go(batches, progress)
+        return run.go(source, progress)
 
 
 def _start(
     opt: Optimiser,
     params: Params,
     batches: Any,
-    key: PRNGKeyArray | int,
+    key: PRNGKeyArray,
+    state: Any,
     store: Store | None,
     resume: bool,
 ) -> Snapshot:
@@ -132,13 +164,17 @@ def _start(
             f"fit(resume=False), but there are checkpoints in {store.folder.path}: name another "
             "folder, or delete them, or resume."
         )
-    key = jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
     # Numbers among the parameters are constants of the model, numbers in the state are not.
     params = as_arrays(params, numbers=False)
-    fresh = Snapshot(params, as_arrays(opt.init(params)), key, 0, History({}))
+    begin = as_arrays(opt.init(params))
+    if state is not None:
+        check_state(type(opt).__name__, begin, as_arrays(state))
+        begin = as_arrays(state)
+    sampler = as_arrays(first_state(batches, key, params))
+    fresh = Snapshot(params, begin, key, 0, History({}), sampler)
     if store is None:
         return fresh
-    return store.load(fresh, identity(opt, batches, key, params)) or fresh
+    return store.load(fresh, identity(opt, batches, key, params, state)) or fresh
 
 
 class _Run:
@@ -154,6 +190,10 @@ class _Run:
         callback: Callable[[Report], Any] | None,
         telemetry: Telemetry | None,
         throw: bool,
+        looks: Looks,
+        ending: Ending,
+        watch: Watch,
+        continued: bool,
     ):
         self.opt = opt
         self.owner = type(opt).__name__
@@ -163,25 +203,19 @@ class _Run:
         self.callback = callback
         self.telemetry = telemetry
         self.throw = throw
+        self.looks = looks
+        self.ending = ending
+        self.watch = watch
+        self.continued = continued
         self.now = start
         self.parts = [start.history]
         self.begun = time.monotonic()
         self.saved_step = start.step
         self.tried_step = start.step
         self.tried_time = self.begun
-        self.shapes: Any = None
-        self.warned: set[str] = set()
-        self.idle = 0
 
-    def go(self, batches: Any, progress: bool) -> Fit:
+    def go(self, source: AbstractSource, progress: bool) -> Fit:
         """Run, save, and return the outcome."""
-        if self.now.step > self.steps:
-            raise ValueError(
-                f"fit(steps={self.steps}): the checkpoint in {self.saving and self.saving.folder} "
-                f"has {self.now.step} steps, which cannot be undone. Call "
-                f"fit(steps={self.now.step}), or name another folder."
-            )
-        source = as_source(batches, self.now.step)
         if self.telemetry is not None:
             self.telemetry.prepare(self.now.history, self.now.step)
         try:
@@ -200,36 +234,58 @@ class _Run:
     def loop(self, source: AbstractSource, bar: Progress) -> str:
         """Make steps until something ends the run; return what it was."""
         pace = 1
-        while self.now.step < self.steps:
-            data, count = source.take(min(pace, self.until_saving(), self.steps - self.now.step))
+        if self.now.step < self.steps and self.ending.now is None:
+            self.looks.prepare(self.now.params)
+        while self.now.step < self.steps and self.ending.now is None:
+            data, count = source.take(min(pace, self.until_pause(), self.steps - self.now.step))
             if count == 0:
                 ended = f"the batches ended after {self.now.step}"
-                self.warn_once("ended", f"{ended} of {self.steps} steps.")
+                self.watch.once("ended", f"{ended} of {self.steps} steps.")
                 return f"{ended} steps"
-            self.compare_shapes(data)
+            self.watch.batch(data, self.now.step)
             began = time.monotonic()
             rows, failed = self.advance(source, data, count)
             each = (time.monotonic() - began) / max(len(rows), 1)
             pace = int(np.clip(PACE / max(each, 1e-9), 1, min(CAPACITY, 4 * pace)))
+            if self.looks.due(self.now.step, last=self.ending.first(rows) is not None):
+                self.looks.look(self.now.params, self.now.step, rows)
+            self.ending.note(rows)
+            self.write()
             bar.show(self.now.step, rows, each)
-            self.watch(rows)
+            self.watch.rows(rows)
             if self.saving and self.saving.due(self.now.step, self.tried_step, self.tried_time):
                 self.save()
             if failed and self.throw:
                 self.fail(rows)
             if self.callback is not None and self.callback(self.report(rows)):
                 return f"the callback ended it after {self.now.step} steps"
+        if self.now.step < self.steps:
+            return f"{self.ending.now}, after {self.now.step} steps"
         return f"all {self.steps} steps were made"
 
     def advance(self, source: AbstractSource, data: Any, count: int) -> tuple[History, bool]:
-        """Make steps; return their records, and whether the last one failed."""
+        """Make steps up to an event; return their records, and whether the last one failed."""
+        now, rows, failed = self.made(source, data, count)
+        place = self.ending.first(rows)
+        if place is not None and place + 1 < len(rows):
+            # An event within the chunk: its end must not depend on how many steps were made at
+            # once, so they are made again, up to the event.
+            now, rows, failed = self.made(source, data, place + 1)
+        self.parts.append(rows)
+        self.now = now
+        return rows, failed
+
+    def made(self, source: AbstractSource, data: Any, count: int) -> tuple[Snapshot, History, bool]:
+        """Return where some steps lead, their records, and whether the last one failed."""
         now, parts, failed, unanswered = self.now, [], False, False
-        arrays, static = eqx.partition((now.params, now.state), eqx.is_array)
-        attempt, made = attempt_of(self.opt), 0
+        arrays, static = eqx.partition((now.params, now.state, now.sampler), eqx.is_array)
+        # Numbers of the optimiser as data: another rate compiles nothing.
+        opt: Optimiser = getattr(self.opt, "as_data", lambda: self.opt)()
+        attempt, made = attempt_of(opt), 0
         while made < count and not (failed and self.throw):
             # After an attempt without an answer comes one step that has one, then attempts again,
             # so that what a step computes does not depend on where the run was resumed.
-            step = self.opt.step if attempt is None or unanswered else attempt
+            step = opt.step if attempt is None or unanswered else attempt
             task = Task(
                 step=step,
                 attempts=step is attempt,
@@ -244,15 +300,19 @@ class _Run:
                 stop_on_failure=self.throw,
             )
             chunk = run_chunk(task, *arrays)
-            arrays, rows = (chunk.params, chunk.state), range(made, int(chunk.made))
+            arrays = (chunk.params, chunk.state, chunk.sampler)
+            rows = range(made, int(chunk.made))
             failed, unanswered, made = bool(chunk.failed), bool(chunk.unanswered), rows.stop
             if rows:
-                parts.append(History(columns_of(self.owner, chunk.records, rows, now.step)))
-        self.parts.append(History.join(parts))
-        params, state = eqx.combine(arrays, static)
-        self.now = Snapshot(params, state, now.key, now.step + made, History({}))
-        self.write()
-        return self.parts[-1], failed
+                columns = columns_of(self.owner, chunk.records, rows, now.step, self.continued)
+                parts.append(History(columns))
+        params, state, sampler = eqx.combine(arrays, static)
+        there = Snapshot(params, state, now.key, now.step + made, History({}), sampler)
+        return there, self.looks.widened(self.owner, History.join(parts)), failed
+
+    def until_pause(self) -> int:
+        """Return how many steps may be made before the next save by steps, or the next look."""
+        return min(self.until_saving(), self.looks.until_next(self.now.step, CAPACITY))
 
     def until_saving(self) -> int:
         """Return how many steps may be made before the next save by steps."""
@@ -271,51 +331,17 @@ class _Run:
             self.saved_step = self.now.step
         except (OSError, InUse) as failure:
             words = f"the checkpoint of step {self.now.step} could not be written ({failure})"
-            self.warn_once("checkpoint", f"{words}; the run continues without.")
+            self.watch.once("checkpoint", f"{words}; the run continues without.")
 
     def write(self, last: bool = False) -> None:
         """Append the new rows to the telemetry."""
         failure = None if self.telemetry is None else self.telemetry.write(self.parts, last)
         if self.telemetry is not None and failure is not None:
             words = f"{self.telemetry.shown} could not be written ({failure})"
-            self.warn_once(
+            self.watch.once(
                 "telemetry",
                 f"{words}; the run continues, and the lines are written when they can be.",
             )
-
-    def compare_shapes(self, data: Any) -> None:
-        """Warn once of batches that change their shape."""
-        describe = lambda x: (x.shape, str(x.dtype)) if eqx.is_array(x) else x
-        shapes = jax.tree.map(describe, data)
-        if self.shapes is not None and shapes != self.shapes:
-            words = f"the batches change their shape at step {self.now.step}"
-            self.warn_once("shapes", f"{words}: each new shape is compiled anew.")
-        self.shapes = shapes
-
-    def watch(self, rows: History) -> None:
-        """Warn once of a run that gets nowhere."""
-        for accepted in rows["accepted"] if "accepted" in rows else ():
-            self.idle = 0 if accepted else self.idle + 1
-            if self.idle == STALLED:
-                self.warn_once(
-                    "idle",
-                    f"the last {STALLED} steps were not taken, at step {self.now.step}: the run "
-                    "has converged, or the step rule is too bold.",
-                )
-        first = next(part["loss"][0] for part in self.parts if len(part))
-        last = rows.losses[-1]
-        if last > RISEN * max(abs(first), 1.0):
-            self.warn_once(
-                "rising",
-                f"the loss has risen from {first:.3g} to {last:.3g}: take shorter steps, e.g. "
-                "NaturalGradientDescent(..., step=pullback.step.LineSearch()).",
-            )
-
-    def warn_once(self, about: str, words: str) -> None:
-        """Warn, unless it was done before."""
-        if about not in self.warned:
-            self.warned.add(about)
-            warn(words)
 
     def report(self, rows: History) -> Report:
         """Return what a callback receives."""
@@ -337,6 +363,7 @@ class _Run:
         return Fit(
             params=self.now.params,
             state=self.now.state,
+            sampler=self.now.sampler,
             history=History.join(self.parts),
             steps=self.now.step,
             seconds=time.monotonic() - self.begun,

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._base.checks import is_concrete
+from .batches import Sampler
 
 Identity: TypeAlias = dict[str, str | list[Any]]
 """Name -> description: a text, or [text, digest, sums] for an array."""
@@ -52,11 +53,14 @@ MOST, DEEPEST = 20_000, 100
 """Descriptions end after so many entries, and so deep inside."""
 
 
-def identity(opt: Any, batches: Any, key: Any, params: Any) -> Identity:
-    """Return the description of a run: optimiser, batches, key, and where it starts."""
+def identity(opt: Any, batches: Any, key: Any, params: Any, state: Any = None) -> Identity:
+    """Return the description of a run: optimiser, batches, key, and where it starts.
+
+    `state` is the state to start from, `None` for that of `opt.init`.
+    """
     walk = _Walk()
     walk.visit("optimiser: ", opt)
-    if batches is None or isinstance(batches, tuple) or callable(batches):
+    if batches is None or isinstance(batches, tuple | Sampler) or callable(batches):
         walk.visit("batches: ", batches)
     elif isinstance(batches, list):
         # A resumed run may be given more of them.
@@ -65,6 +69,8 @@ def identity(opt: Any, batches: Any, key: Any, params: Any) -> Identity:
         walk.found["batches: "] = "an iterable"
     walk.visit("key", key)
     walk.visit("start: ", params)
+    if state is not None:
+        walk.visit("start: state", state)
     return walk.found
 
 
@@ -235,8 +241,9 @@ def _array(x: Any) -> list[Any]:
     text = f"{x.dtype}{list(x.shape)}"
     if not is_concrete(x) or not getattr(x, "is_fully_addressable", True):
         return [text, "", []]
-    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        # The variables of NNX are like arrays, but are none.
+        x = jax.random.key_data(x[...])
     x = np.ascontiguousarray(np.asarray(x)).reshape(-1)
     digest = hashlib.sha256(x.view(np.uint8)).hexdigest()
     return [text, digest, _sums(x) if jnp.issubdtype(x.dtype, jnp.inexact) else []]

@@ -13,7 +13,7 @@ class GradientDescent(eqx.Module):
 ```
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -33,6 +33,9 @@ class Optimiser(Protocol):
     A method `attempt`, if there is one, is called before `step`, with the same arguments. It
     returns what `step` does and a fourth value, whether it has no answer; then `step` is called.
     `NaturalGradientDescent` leaves out there what takes long to compile and is rarely needed.
+
+    A method `loss(params, batch)`, if there is one, returns the loss on a batch, which
+    `fit(validate=...)` needs.
     """
 
     def init(self, params: Params) -> Any:
@@ -118,21 +121,37 @@ def check_step(owner: str, before: tuple[Params, Any], made: Any) -> None:
             + (f" of length {len(made)}." if isinstance(made, tuple) else ".")
         )
     for name, old, new in zip(("params", "state"), before, made, strict=False):
-        _check_kept(f"{owner}.step: {name}", old, new)
+        check_kept(f"{owner}.step: {name}", old, new)
     _check_record(owner, made[2])
 
 
-def _check_kept(name: str, old: Any, new: Any) -> None:
+def check_kept(name: str, old: Any, new: Any, method: str = "step") -> None:
     """Raise a `ValueError` unless two trees have the same structure, shapes and dtypes."""
+    for path, was, is_now in _changes(old, new):
+        raise ValueError(
+            f"{name}{path} is {was} before the step and {is_now} after it; a step must keep "
+            "structure, shapes and dtypes. Convert what changes to an array in `init`, and use "
+            f"x.astype(...) in `{method}`."
+        )
+
+
+def check_state(owner: str, like: Any, state: Any) -> None:
+    """Raise a `ValueError` unless a given state has the structure of `init(params)`."""
+    for path, wanted, given in _changes(like, state):
+        raise ValueError(
+            f"fit(state=...): state{path} is {given}, but {owner}.init(params) has {wanted} there. "
+            "Pass the state of an optimiser of the same kind, e.g. "
+            "fit(opt, fit.params, batches, state=fit.state)."
+        )
+
+
+def _changes(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield where two trees differ: the path, and both leaves in words."""
     there, here = _described(old), _described(new)
     for path in dict.fromkeys([*there, *here]):
         was, is_now = there.get(path, "nothing"), here.get(path, "nothing")
         if was != is_now:
-            raise ValueError(
-                f"{name}{path} is {was} before the step and {is_now} after it; a step must keep "
-                "structure, shapes and dtypes. Convert what changes to an array in `init`, and "
-                "use x.astype(...) in `step`."
-            )
+            yield path, was, is_now
 
 
 def _described(tree: Any) -> dict[str, str]:

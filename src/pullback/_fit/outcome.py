@@ -1,17 +1,19 @@
 """What `fit` returns, raises, and passes to callbacks."""
 
 import dataclasses
-import html
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from .._base.results import RESULTS, describe
+from .._base.results import RESULTS
+from .._base.show import paragraph
 from .._base.types import Params
 from .history import History
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -43,17 +45,24 @@ class Fit:
     """How long this call took."""
     ended: str
     """Why it ended, in words."""
+    sampler: Any = None
+    """The last state of a `Sampler`, `None` without one."""
 
-    def plot(self) -> "Figure":
-        """Return a matplotlib figure of the history: loss, step norms, damping and rate, rank."""
-        return self.history.plot()
+    def plot(self, *names: str, axes: "Axes | Sequence[Axes] | None" = None) -> "Figure":
+        """Return a matplotlib figure of the history: an overview, or some of its columns.
+
+        **Arguments:**
+
+        - `*names`, `axes`: as for `History.plot`.
+        """
+        return self.history.plot(*names, axes=axes)
 
     def __repr__(self) -> str:
         change = f", {self.history.summary}" if len(self.history) else ""
         return f"Fit({self.steps} steps{change}, {self.seconds:.3g} s: {self.ended})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p>" + self.history._repr_html_()
+        return paragraph(repr(self)) + (self.history._repr_html_() if len(self.history) else "")
 
 
 class FitError(RuntimeError):
@@ -67,5 +76,5 @@ class FitError(RuntimeError):
 
 def message(code: int) -> str:
     """Return the words behind a code in the column `result`."""
-    item = jax.tree.map(lambda _: jnp.asarray(code, jnp.int32), RESULTS.successful)
-    return describe(item)
+    item = jax.tree.map(lambda _: np.asarray(code, np.int32), RESULTS.successful)
+    return RESULTS[item] or "successful"

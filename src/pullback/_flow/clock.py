@@ -13,11 +13,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._base.show import settings
 from .._base.types import Scalar
 
 
 class AbstractClock(eqx.Module):
     """An increasing change of time s(t - t0), with s(0) = 0."""
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def read(self, elapsed: Array) -> Array:

@@ -31,6 +31,9 @@ class Equation(eqx.Module):
     """The leaves of the parameters that are not differentiated."""
     like: Structure = eqx.field(static=True)
 
+    def __repr__(self) -> str:
+        return f"Equation({self.kind!r}, {self.clock!r}, {self.problem!r})"
+
     def __init__(
         self,
         problem: Composite,

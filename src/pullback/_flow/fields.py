@@ -17,7 +17,8 @@ from jaxtyping import Array, Float
 
 from .._base.checks import function, positive
 from .._base.results import RESULTS, successful_if
-from .._base.tree import all_finite, split, structure
+from .._base.show import settings
+from .._base.tree import all_finite, as_data, split, structure
 from .._base.types import Flat, Params, Scalar
 from .._natural.subproblem import subproblem
 from .._problem.batch import Batch
@@ -31,6 +32,9 @@ from .log_loss import closed_form, total_log_loss
 
 class AbstractFlow(eqx.Module):
     """A field on the parameters. To write one, give `velocity` and `inspect`."""
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def velocity(self, problem: Composite, params: Params, batch: Batch, log_rate: Scalar) -> Flat:
@@ -80,6 +84,7 @@ class NaturalFlow(AbstractFlow):
         - `solver`: how it is computed; defaults to `solver.Auto()`.
         """
         self.strategy = Strategy(inverse, solver)
+        self.strategy.need_whole("NaturalFlow(...)")
 
     def __repr__(self) -> str:
         return f"NaturalFlow({self.strategy!r})"
@@ -212,11 +217,6 @@ class _Decomposition(NamedTuple):
     values: Float[Array, " P"]
     vectors: Float[Array, "P P"]
     kept: Array
-
-
-def as_data(tree: Any) -> Any:
-    """Return a tree with its numbers as arrays: another number is then data, not a new program."""
-    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, tree)
 
 
 def _judge(objective: Objective, params: Params, field: Any) -> RESULTS:

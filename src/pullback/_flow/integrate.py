@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, ArrayLike, Float
 
-from .._base.results import RESULTS, failed
-from .._base.tree import structure
+from .._base.results import RESULTS, among, failed
+from .._base.tree import as_data, structure
 from .._base.types import Count, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.outcome import raise_failure
@@ -22,7 +22,8 @@ from ..event import AbstractEvent, Inspection, RankChange
 from .arguments import check_events, check_memory, check_numbers, check_pieces, check_times
 from .clock import AbstractClock, Time
 from .equation import Equation, inspect, loss, velocity
-from .fields import AbstractFlow, NaturalFlow, as_data
+from .fields import AbstractFlow, NaturalFlow
+from .kink import find_kink
 from .metric_controller import MetricControl, MetricController
 from .stops import Stops
 from .trajectory import Trajectory
@@ -116,12 +117,27 @@ def flow(
     sol = _integrate(equation, like.ravel(params), number(t1), stops, settings)
     if throw and not is_traced(sol):
         raise_failure(sol.start.result, problem, params, data)
-        if bool(failed(sol.result)):
-            raise RuntimeError(
-                f"{RESULTS[sol.result]} It got to t = {float(sol.t):.9g}; throw=False returns the "
-                "state there."
-            )
-    return sol
+    return _with_kink(sol, number(t1), settings, throw)
+
+
+def _with_kink(sol: Trajectory, t1: Scalar, settings: "Settings", throw: bool) -> Trajectory:
+    """Return a trajectory with the kink where it got stuck, if there is one; or raise."""
+    if is_traced(sol) or not bool(failed(sol.result)):
+        return sol
+    kink = None
+    if bool(among(sol.result, (RESULTS.flow_max_steps, RESULTS.flow_stalled))):
+        kink = find_kink(sol, t1, settings)
+    if kink is not None:
+        code: Any = RESULTS.flow_kink
+        where = lambda x: (x.result, x.kink)
+        sol = eqx.tree_at(where, sol, (code, kink), is_leaf=lambda x: x is None)
+    if not throw:
+        return sol
+    advice = "" if kink is None else f" {kink.advice}"
+    raise RuntimeError(
+        f"{RESULTS[sol.result]}{advice} It got to t = {float(sol.t):.9g}; throw=False returns the "
+        "state there."
+    )
 
 
 class Settings(eqx.Module):
@@ -228,4 +244,5 @@ def _trajectory(
         interpolation=solution.interpolation,
         equation=equation,
         events=stops.events,
+        kink=None,
     )

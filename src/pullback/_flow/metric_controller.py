@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optimistix as optx
 
 from .._base.checks import positive
+from .._base.show import settings
 from .._base.types import Scalar
 from .._rows.rows import rows_at
 
@@ -26,6 +27,9 @@ class MetricControl(eqx.Module):
     """
 
     tolerance: float | Scalar
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     def __check_init__(self):
         positive("MetricControl", "tolerance", self.tolerance, example="MetricControl(1e-6)")

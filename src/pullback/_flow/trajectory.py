@@ -1,19 +1,28 @@
 """What a flow returns: the curve in the parameters and on the model, where it stopped, and why."""
 
-from html import escape
+from collections.abc import Sequence
+from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._base.checks import error
-from .._base.results import RESULTS
+from .._base.results import RESULTS, outcome
+from .._base.show import is_single, known, number, paragraph, several, table
+from .._base.tree import structure
 from .._base.types import Count, Outputs, Params, Scalar
 from .._problem.validate import is_traced
 from ..event import AbstractEvent, Inspection
+from .entries import entries
 from .equation import Equation
+from .kink import Kink
+
+SHOWN = 300
+"""How many times a curve is drawn with."""
 
 
 class Trajectory(eqx.Module):
@@ -55,6 +64,8 @@ class Trajectory(eqx.Module):
     """What was integrated."""
     events: tuple[AbstractEvent, ...]
     """The events that could stop the flow."""
+    kink: Kink | None
+    """The jump of the field where the flow got stuck; `None` if there is none, and inside `jit`."""
 
     @property
     def t0(self) -> Scalar:
@@ -123,12 +134,14 @@ class Trajectory(eqx.Module):
     @property
     def message(self) -> str:
         """How the flow ended, in words; outside `jit`."""
-        if bool(self.result == RESULTS.successful):
+        if outcome(self.result) == "successful":
             return f"reached t1 = {float(self.t):g}"
         text = RESULTS[self.result]
+        if self.kink is not None:
+            text = f"{text} {self.kink.advice} It got to t = {float(self.t):.9g}."
         if int(self.event) >= 0:
             text = f"stopped at t = {float(self.t):.9g}: {self.events[int(self.event)].description}"
-        if bool(self.result == RESULTS.rank_changed):
+        if outcome(self.result) == "rank_changed":
             start, now = self.start, self.inspection
             text = (
                 f"stopped at t = {float(self.t):.9g} (rank {int(start.rank)} at the start, "
@@ -137,11 +150,42 @@ class Trajectory(eqx.Module):
             )
         return text
 
+    def plot(
+        self, outputs: int | Sequence[int | tuple[int, ...]] | None = None, *, axes: Any = None
+    ) -> Any:
+        """Draw the loss over time and, beside it, some outputs; returns `(figure, axes)`.
+
+            figure, axes = sol.plot(outputs=[0, 3])
+
+        **Arguments:**
+
+        - `outputs`: which outputs, by their place in the ravelled outputs or, if the outputs are
+            one array, by an index for each of its axes; defaults to none. Needs dense output.
+        - `axes`: the axes to draw on, two with outputs; defaults to new ones.
+        """
+        from ..plot._flows import path, sampled
+
+        if not self._single:
+            raise ValueError(
+                "Trajectory.plot(): this is a batch of trajectories, or a traced one. Take one of "
+                "them outside of jit: jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, sol)."
+            )
+        t, values = (np.asarray(x) for x in self.steps)
+        if outputs is None:
+            return path(t, values, axes=axes)
+        places = entries("Trajectory.plot", outputs, self.equation.objective.outputs(self.params))
+        fine = sampled(t, values, SHOWN)
+        z = self.outputs(fine)
+        flat = np.asarray(jax.vmap(lambda z: structure(z).ravel(z))(z))
+        return path(t, values, {name: (fine, flat[:, i]) for name, i in places.items()}, axes=axes)
+
     def __repr__(self) -> str:
         kind = type(self.equation.kind).__name__
+        if known(self.t) is None:
+            return f"Trajectory({kind}, t: {number(self.t)})"
+        span = f"t = {number(self.t0, 'g')} ... {number(self.t, 'g')}"
         if not self._single:
-            return f"Trajectory({kind}, t: {self.t.dtype}{list(self.t.shape)})"
-        span = f"t = {float(self.t0):g} ... {float(self.t):g}"
+            return f"Trajectory({several(self.t)}{kind}, {span}, {outcome(self.result)})"
         # The first clause of the text; what to do about it is in `message`.
         text = RESULTS[self.result] or "Reached t1."
         ending = text.split(": ")[0].split(". ")[0].removesuffix(".")
@@ -152,27 +196,24 @@ class Trajectory(eqx.Module):
 
     def _repr_html_(self) -> str:
         if not self._single:
-            return f"<p>{escape(repr(self))}</p>"
+            return paragraph(repr(self))
         lines = {
             "flow": type(self.equation.kind).__name__,
             "end": self.message,
             "loss": self._losses().removeprefix("loss "),
             "cost": self._cost(),
         }
-        row = "<tr><td>{}</td><td>{}</td></tr>".format
-        return f"<table>{''.join(row(name, escape(text)) for name, text in lines.items())}</table>"
+        return table(lines.items())
 
     @property
     def _single(self) -> bool:
         """Whether this is one trajectory with known numbers: neither traced nor a batch of them."""
-        return not is_traced(self.t) and jnp.ndim(self.t) == 0
+        return is_single(self.t)
 
     def _losses(self) -> str:
         """Return the losses at the start and at the end, in words."""
-        values = self.steps[1]
-        return (
-            f"loss {float(values[0]):.6g} -> {float(values[-1]):.6g}" if values.size else "no step"
-        )
+        values = np.asarray(self.values)[np.isfinite(np.asarray(self.times))]
+        return f"loss {values[0]:.6g} -> {values[-1]:.6g}" if values.size else "no step"
 
     def _cost(self) -> str:
         """Return the numbers of steps and of right-hand sides, in words."""

@@ -152,7 +152,7 @@ class Optimiser(AbstractMethod):
 
 def _as_given(batch: Batch) -> Any:
     """Return a batch as the user writes it."""
-    if batch.inputs is None:
+    if batch.inputs is None and batch.targets is None:
         return None
     return (batch.inputs,) if batch.targets is None else (batch.inputs, batch.targets)
 

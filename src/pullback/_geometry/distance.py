@@ -17,13 +17,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base.checks import integer
-from .._base.show import grid, is_single, number, table
+from .._base.show import grid, is_single, known, number, several, table
 from .._base.tree import all_finite, split, structure
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
 from .._problem.batch import Batch
 from .._problem.composite import Composite
-from .._problem.validate import check_inputs, check_params, validate
+from .._problem.validate import check_inputs, check_point, validate
 from .._rows.rows import rows_at
 
 NAMES = ("as functions", "quadratic estimate", "parameters")
@@ -41,16 +41,18 @@ class Distance(eqx.Module):
 
     def __repr__(self) -> str:
         found = ", ".join(f"{name} {value}" for name, value in self._row())
-        return f"Distance({found})"
+        return f"Distance({several(self.function)}{found})"
 
     def __str__(self) -> str:
-        if not is_single(self.function):
+        if np.ndim(self.function) == 1 and known(self.function) is not None:
             return "\n".join(str(point) for point in self._points())
+        if not is_single(self.function):
+            return repr(self)
         function, quadratic, parameters = (value for _, value in self._row())
         return f"as functions {function} (quadratic estimate {quadratic}), parameters {parameters}"
 
     def _repr_html_(self) -> str:
-        if is_single(self.function):
+        if np.ndim(self.function) != 1 or known(self.function) is None:
             return table(self._row())
         return grid(NAMES, [[value for _, value in point._row()] for point in self._points()])
 
@@ -60,7 +62,7 @@ class Distance(eqx.Module):
 
     def _points(self) -> "list[Distance]":
         columns = (self.function, self.quadratic, self.parameters)
-        return [Distance(*row) for row in zip(*columns, strict=True)]
+        return [Distance(*row) for row in zip(*map(np.asarray, columns), strict=True)]
 
 
 def distance(
@@ -87,7 +89,7 @@ def distance(
             "pullback(problem, params, batch).norm(v)**2 / 2."
         )
     several = isinstance(other, list) and structure(other) != structure(params)
-    points = [check_params(point) for point in (other if several else [other])]
+    points = [check_point(problem, point) for point in (other if several else [other])]
     if not points:
         raise ValueError("distance(other=[]): other must be a point or a list of at least one.")
     for point in points:

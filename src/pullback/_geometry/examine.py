@@ -34,10 +34,11 @@ from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
 from .._natural.outcome import raise_failure
 from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.composite import Composite, without_loss
 from .._problem.measure import Weights
-from .._problem.validate import check_params, validate
-from .._rows.rows import BlockRoot, Rows, rows_at
+from .._problem.validate import check_point, validate
+from .._rows.block_root import BlockRoot
+from .._rows.rows import Rows, rows_at
 from ..metric import Euclidean
 from ..solver._svd import SVD
 from .noise import noise_of
@@ -108,11 +109,11 @@ class Examination(eqx.Module):
     condition: float
     """The condition number of the part of A that is kept."""
     output_share: float
-    """The fraction of the differential of the loss that the metric sees."""
+    """The fraction of the differential of the loss that the metric sees; NaN without a loss."""
     covector_share: float
-    """The fraction of the gradient in the range of G."""
+    """The fraction of the gradient in the range of G; NaN without a loss."""
     tangent_share: float
-    """The fraction of the ambient gradient that the model can follow."""
+    """The fraction of the ambient gradient that the model can follow; NaN without a loss."""
     result: str
     """The message of `natural_gradient`, empty if all is well."""
     nearby: int
@@ -127,14 +128,12 @@ class Examination(eqx.Module):
         """Whether the tangent vectors span as much here as nearby."""
         return self.rank == self.generic_rank
 
-    def plot(self) -> Any:
-        """Draw the spectra of A and J with the cut-off; returns `(figure, axes)`."""
+    def plot(self, *, axes: Any = None) -> Any:
+        """Draw the spectra of A and J with the cut-off, also on given axes; `(figure, axes)`."""
         from ..plot import spectrum
 
-        return spectrum(
-            {"A (what the metric sees)": self.spectrum, "J (outputs)": self.jacobian_spectrum},
-            cutoff=self.cutoff,
-        )
+        curves = {"A (what the metric sees)": self.spectrum, "J (outputs)": self.jacobian_spectrum}
+        return spectrum(curves, cutoff=self.cutoff, axes=axes)
 
     def __repr__(self) -> str:
         kind = "proper" if self.proper else "not proper"
@@ -153,7 +152,12 @@ class Examination(eqx.Module):
         over = "overparametrised" if r < p else "no redundant direction"
         around = f"in {self.nearby} points at distance {self.radius:g}"
         least = _edge(self.spectrum, self.seen_rank - 1)
-        shares = f"outputs {self.output_share:.6f}, parameters {self.covector_share:.6f}"
+        gradient = "no loss"
+        if not np.isnan(self.output_share):
+            gradient = (
+                f"in range: outputs {self.output_share:.6f}, parameters {self.covector_share:.6f}; "
+                f"the model can follow {self.tangent_share:.6f} of the ambient gradient"
+            )
         lines = [
             ("parameters", f"{p}, outputs {m}: {over}"),
             ("rank of J", f"{r} here, {self.generic_rank} at most {around}: {kind}"),
@@ -175,11 +179,7 @@ class Examination(eqx.Module):
                 "spectrum of A",
                 f"{_edge(self.spectrum, 0)} ... {least}, condition {self.condition:.1e}",
             ),
-            (
-                "gradient",
-                f"in range: {shares}; the model can follow {self.tangent_share:.6f} of the ambient "
-                "gradient",
-            ),
+            ("gradient", gradient),
         ]
         if self.resolved_rank < self.seen_rank:
             lines.append(("precision", self._doubt))
@@ -223,7 +223,8 @@ def examine(
 
     **Arguments:**
 
-    - `problem`, `params`, `batch`: the problem at a point, as for `natural_gradient`.
+    - `problem`, `params`, `batch`: the problem at a point, as for `natural_gradient`; a loss is not
+        needed.
     - `other`: other parameters, to be compared on the model.
     - `nearby`: how many random points around it are examined for the generic rank.
     - `radius`: their distance from the point, relative to 1 + the root mean square of the
@@ -236,8 +237,13 @@ def examine(
     positive("examine", "radius", radius)
     if rtol is not None:
         positive("examine", "rtol", rtol, zero=True)
-    ng = natural_gradient(problem, params, batch, solver=SVD(), throw=False)
     params, data = validate(problem, params, batch)
+    has_loss = problem.at(data).has_loss
+    whole = problem if has_loss else without_loss(problem)
+    ng = natural_gradient(whole, params, data, solver=SVD(), throw=False)
+    fraction = lambda share: float(share) if has_loss else float("nan")
+    # A differential that is zero everywhere has not underflowed.
+    calm = not has_loss and bool(ng.result == RESULTS.saturated)
     if not bool(among(ng.result, DELICATE)):
         raise_failure(ng.result, problem, params, data)
     points = _points(params, nearby, radius, key)
@@ -251,7 +257,7 @@ def examine(
     values = np.linalg.svd(np.asarray(unit), compute_uv=False)[:seen_rank]
     meeting = None
     if other is not None:
-        meeting = _meet(problem, params, check_params(other), data, j, rtol)
+        meeting = _meet(problem, params, check_point(problem, other), data, j, rtol)
     return Examination(
         parameters=points.shape[1],
         outputs=j.shape[0],
@@ -267,10 +273,10 @@ def examine(
         kernel=kernel,
         unseen=_complement(blind, kernel),
         condition=float(spectrum[0] / spectrum[seen_rank - 1]) if kept else float("nan"),
-        output_share=float(ng.stats.output_share),
-        covector_share=float(ng.stats.covector_share),
-        tangent_share=float(ng.stats.tangent_share),
-        result=RESULTS[ng.result],
+        output_share=fraction(ng.stats.output_share),
+        covector_share=fraction(ng.stats.covector_share),
+        tangent_share=fraction(ng.stats.tangent_share),
+        result="" if calm else RESULTS[ng.result],
         nearby=nearby,
         radius=radius,
         meeting=meeting,
@@ -297,9 +303,8 @@ def _plain(problem: Composite, batch: Batch, like: Structure) -> Composite:
     if objective.has_data:
         weights = measure.weights(objective.count, like.dtype)
         measure = Weights((weights > 0).astype(like.dtype))
-    return Composite(
-        problem.model, lambda z, *_: jnp.zeros(()), Euclidean(), measure, problem.coupled
-    )
+    declared = problem.coupled, problem.stateful
+    return Composite(problem.model, lambda z, *_: jnp.zeros(()), Euclidean(), measure, *declared)
 
 
 @jit

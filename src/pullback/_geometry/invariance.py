@@ -41,10 +41,13 @@ from .._problem.validate import check_batch, validate
 from .._rows.rows import rows_at
 from ..inverse._moore_penrose import MoorePenrose
 from .adapters import AbstractMethod, as_method
+from .probes import Probes
 from .reparametrisation import AbstractReparametrisation, Cubic, reparametrise
 
 EXACT = 1e-12
 """Discrepancies below this, relative, count as none."""
+CUBIC, NEW = "in the cubic map (Definition 4)", "in the new parameters"
+WALK, GAUGE = "along trajectories", "in the gauge of f"
 
 
 class Invariance(eqx.Module):
@@ -76,6 +79,8 @@ class Invariance(eqx.Module):
     """The numbers n of steps of the trajectories."""
     ends: np.ndarray
     """The discrepancy of the ends of the trajectories on the model, relative to the way."""
+    failures: tuple[tuple[str, str], ...] = ()
+    """Which probes the method failed in, and why; their numbers are NaN."""
 
     @property
     def message(self) -> str:
@@ -86,6 +91,8 @@ class Invariance(eqx.Module):
                 f"{self.jacobian_condition:.1e}): only parametrisation independence applies, and "
                 "nothing but zero has it."
             )
+        if np.isnan(self.model):
+            return f"not judged: the method failed {self.failures[-1][0]}: {self.failures[-1][1]}"
         if self.model < 1e-6:
             exact = "exactly" if np.isinf(self.order) else f"to order {self.order:.2f} in the step"
             return f"invariant on the model; one step is so {exact}."
@@ -96,11 +103,16 @@ class Invariance(eqx.Module):
             )
         return f"not invariant: the directions differ by {self.model:.1e} on the model."
 
-    def plot(self) -> Any:
-        """Draw the discrepancies against the step size; returns `(figure, axes)`."""
+    def plot(self, *, axes: Any = None) -> Any:
+        """Draw the discrepancies against the step size; returns `(figure, axes)`.
+
+        **Arguments:**
+
+        - `axes`: the axes to draw on; defaults to new ones.
+        """
         from ..plot import orders
 
-        return orders({"one step": (self.steps, self.discrepancies)})
+        return orders({"one step": (self.steps, self.discrepancies)}, axes=axes)
 
     def __repr__(self) -> str:
         return f"Invariance({self.message})"
@@ -122,7 +134,8 @@ class Invariance(eqx.Module):
             ("order of trajectories", self.trajectory_order),
             ("condition of the Jacobian of f", self.jacobian_condition),
         ]
-        return [(name, "-" if np.isnan(x) else f"{x:.3g}") for name, x in rows]
+        lines = [(name, "-" if np.isnan(x) else f"{x:.3g}") for name, x in rows]
+        return lines + [(f"failed {probe}", why) for probe, why in self.failures]
 
 
 class _Pair(eqx.Module):
@@ -186,7 +199,8 @@ def check_invariance(
 ) -> Invariance:
     """Measure how invariant a method is under a change of parameters, in every sense there is.
 
-    Not for use inside `jit`.
+    Not for use inside `jit`. A method that fails in one of the probes (g/‖g‖ at a gradient of zero,
+    which the cubic map has) is judged by the others; `failures` has the reasons.
 
         f = pullback.Units(60.0)
         print(pullback.check_invariance(problem, params, (x, y), reparametrisation=f))
@@ -218,27 +232,33 @@ def check_invariance(
     condition = _condition(jacobian)
     eps = float(jnp.finfo(structure(params).dtype).eps)
     u = _first(chosen, pair.problem, pair.old, data)
-    independence = _independence(chosen, pair, u)
-    if jacobian.shape[0] != jacobian.shape[1] or condition >= 1 / np.sqrt(eps):
-        nan, none = float("nan"), np.zeros(0)
+    probes, nan, none = Probes(), float("nan"), np.zeros(0)
+    independence = probes.run(CUBIC, lambda: _independence(chosen, pair, u), nan)
+    square = jacobian.shape[0] == jacobian.shape[1] and condition < 1 / np.sqrt(eps)
+    w = None
+    if square:
+        w = probes.run(NEW, lambda: _first(chosen, pair.twin, pair.new, data), None)
+    if w is None:
         return Invariance(
-            False, condition, nan, nan, nan, nan, independence, nan, nan, none, none, none, none
-        )
-    w = _first(chosen, pair.twin, pair.new, data)
+            square, condition, nan, nan, nan, nan, independence, nan, nan, none, none, none, none,
+            tuple(probes.failures),
+        )  # fmt: skip
     pushed, seen = pair.tangents(u, jacobian @ w)
     if step is None:
         size = 1 + float(np.linalg.norm(pair.outputs(pair.old)))
         step = 1e-2 * size / max(float(np.linalg.norm(pushed[:, 0])), 1e-300)
     steps = step * 0.5 ** np.arange(halvings)
     discrepancies, order = _one_step(pair, u, w, steps)
-    ends, trajectory_order = _trajectories(chosen, pair, 4 * step, counts)
+    walked = lambda: _trajectories(chosen, pair, 4 * step, counts)
+    ends, trajectory_order = probes.run(WALK, walked, (np.full(len(counts), nan), nan))
+    in_gauge = lambda: _gauged(chosen, pair, jacobian, jacobian @ w)
     return Invariance(
         diffeomorphism=True,
         jacobian_condition=condition,
         model=_relative(pushed[:, 1], pushed[:, 0]),
         seen=_relative(seen[:, 1], seen[:, 0]),
         parameters=_relative(jacobian @ w, u),
-        gauged=_gauged(chosen, pair, jacobian, jacobian @ w),
+        gauged=probes.run(GAUGE, in_gauge, nan),
         independence=independence,
         order=order,
         trajectory_order=trajectory_order,
@@ -246,6 +266,7 @@ def check_invariance(
         discrepancies=discrepancies,
         counts=np.asarray(counts),
         ends=ends,
+        failures=tuple(probes.failures),
     )
 
 
@@ -370,4 +391,6 @@ def _walk(
     for _ in range(count):
         moved, state = method.displacement(problem, params, batch, state)
         params = _add(params, h * moved)
+    if not bool(all_finite(params)):
+        raise ValueError(f"after {count} steps of the method the parameters are not finite.")
     return params

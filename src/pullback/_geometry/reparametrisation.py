@@ -17,6 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._base.checks import function, instance, positive
+from .._base.show import settings
+from .._base.stateful import Stateful
 from .._base.tree import split, structure
 from .._base.types import Params, Scalar, Vector
 from .._compat.xla import jit
@@ -26,6 +28,9 @@ from .._problem.validate import check_problem
 
 class AbstractReparametrisation(eqx.Module):
     """A map from new parameters to old ones. To write one, give `__call__` and `inverse`."""
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def __call__(self, new: Params) -> Params:
@@ -318,10 +323,15 @@ class Composition(eqx.Module):
 
     model: Callable
     f: AbstractReparametrisation
+    stateful: bool = eqx.field(static=True)
 
-    def __call__(self, new: Params, *inputs: Any) -> Any:
-        """Return φ(f(new))."""
-        return self.model(self.f(new), *inputs)
+    def __call__(self, new: Params, *rest: Any) -> Any:
+        """Return φ(f(new)); with state, f maps the `Stateful`."""
+        if not self.stateful:
+            return self.model(self.f(new), *rest)
+        state, *inputs = rest
+        old = self.f(Stateful(new, state))
+        return self.model(old.params, old.state, *inputs)
 
 
 def reparametrise(problem: Composite, reparametrisation: AbstractReparametrisation) -> Composite:
@@ -342,5 +352,5 @@ def reparametrise(problem: Composite, reparametrisation: AbstractReparametrisati
         wanted,
         example,
     )
-    model = Composition(problem.model, reparametrisation)
+    model = Composition(problem.model, reparametrisation, problem.stateful)
     return eqx.tree_at(lambda p: p.model, problem, model)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from .._base.checks import positive
 from .._base.results import RESULTS
+from .._base.show import facts, ratio
 from .._base.tree import all_finite, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._compat.xla import jit
@@ -30,7 +31,7 @@ from .._natural.factorised import Factorised, factorise
 from .._natural.outcome import raise_failure
 from .._natural.subproblem import Subproblem
 from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.composite import Composite, without_loss
 from .._problem.validate import validate
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
@@ -56,7 +57,10 @@ class TangentKernel(eqx.Module):
         if self.subproblem is None:
             return f"TangentKernel(JJᵀ, {shape}{watched})"
         factorised = self.subproblem.factorised
-        how = f"{factorised.inverse!r}, {factorised.solver}"
+        found = factorised.factors.spectrum
+        condition = ratio(found.largest, found.smallest)
+        numbers = facts(damping=factorised.damping, rank=found.rank, condition=condition)
+        how = ", ".join([repr(factorised.inverse), factorised.solver, *numbers])
         return f"TangentKernel(JG⁺Jᵀ, {shape}{watched}, {how})"
 
     def direction(self, c: OutputCovector) -> Flat:
@@ -114,6 +118,17 @@ class TangentKernel(eqx.Module):
         """
         return self.discrete(self._unit(index), step)
 
+    def plot(self, *, axes: Any = None) -> Any:
+        """Draw the dense kernel and its singular values; returns `(figure, axes)`.
+
+        **Arguments:**
+
+        - `axes`: two axes to draw on; defaults to new ones.
+        """
+        from ..plot import kernel
+
+        return kernel(self.matrix(), axes=axes)
+
     @property
     def reason(self) -> str:
         """Whether the kernel depends on the parametrisation, and why. Outside `jit`."""
@@ -125,8 +140,7 @@ class TangentKernel(eqx.Module):
                 "the inverse is damped: the kernel depends on the parametrisation through the "
                 "damping."
             )
-        batch = objective.batch if objective.has_data else None
-        page = examine(objective.problem, self.rows.params, batch, nearby=0)
+        page = examine(objective.problem, self.rows.params, objective.batch, nearby=0)
         blind = page.outputs - page.metric_rank
         inverse = factorised.inverse
         drops = inverse.truncates and 0 <= int(factorised.rank) < page.seen_rank
@@ -253,6 +267,7 @@ def natural_ntk(
     - `at`: other inputs at which the outputs are watched.
     """
     strategy = Strategy(inverse, solver)
+    strategy.need_whole("natural_ntk(...)")
     evaluation, data, at = _evaluation(problem, params, batch, at, strategy)
     factorised = factorise(evaluation.rows, strategy)
     result = _probe(evaluation, factorised)
@@ -279,13 +294,9 @@ def _evaluation(
                 "of the batch."
             )
     # With a loss at hand a covector is lifted by the root of the metric, not by the likelihood.
-    plain = eqx.tree_at(lambda p: p.loss, problem, _no_loss, is_leaf=lambda x: x is None)
+    plain = without_loss(problem)
     watched = None if at is None else validate(problem, params, (at,))[1].inputs
     return _evaluate(plain, params, data, strategy), data, watched
-
-
-def _no_loss(*_: Any) -> Scalar:
-    return jnp.zeros(())
 
 
 _evaluate = jit(evaluate)

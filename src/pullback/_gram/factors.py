@@ -53,6 +53,10 @@ class Layout(NamedTuple):
     """Leaves kept as rows, which automatic differentiation gives."""
     order: np.ndarray
     """The places in the flat parameters of the factors, then of the rows."""
+    statistics: int = 0
+    """How many columns of the rows, the last ones, are statistics of the batch."""
+    influencing: frozenset[int] = frozenset()
+    """The leaves on which those depend."""
 
     @property
     def row_size(self) -> int:
@@ -70,8 +74,21 @@ class Factors(eqx.Module):
     codes: tuple[bool, ...] = eqx.field(static=True)
 
 
-def layout(walk: Walk, shapes: Sequence[tuple[int, ...]], q: int, single: bool = False) -> Layout:
-    """The choice between factors and rows for each leaf; `single` allows one position only."""
+def layout(
+    walk: Walk,
+    shapes: Sequence[tuple[int, ...]],
+    q: int,
+    single: bool = False,
+    statistics: int = 0,
+    influencing: frozenset[int] = frozenset(),
+) -> Layout:
+    """The choice between factors and rows for each leaf; `single` allows one position only.
+
+    The last leaves are statistics of the batch. They and the leaves on which they depend are kept
+    as rows, where the effect of the statistics can be added.
+    """
+    parameters = len(shapes) - statistics
+    kept = influencing | frozenset(range(parameters, len(shapes)))
     sizes = [math.prod(shape) for shape in shapes]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     factors: list[Group] = []
@@ -90,6 +107,7 @@ def layout(walk: Walk, shapes: Sequence[tuple[int, ...]], q: int, single: bool =
         )
         if single:
             cheap = blocks == 1 and t == 1 and not codes
+        cheap = cheap and not kept.intersection([leaf] if shift is None else [leaf, shift.leaf])
         order = starts[leaf] + entries
         if cheap:
             rows = (
@@ -101,14 +119,18 @@ def layout(walk: Walk, shapes: Sequence[tuple[int, ...]], q: int, single: bool =
             continue
         if shift is not None:
             free.append(shift.leaf)
-        if codes:
+        if codes or leaf >= parameters:
             free.append(leaf)
         else:
             products.append(Group(leaf, uses, order, codes))
+    free.sort()  # Statistics are last.
     tail = [np.arange(starts[leaf], starts[leaf + 1]) for leaf in free]
     order = np.concatenate([group.order.ravel() for group in (*factors, *products)] + tail)
     tapped = {group.leaf: group.uses for group in (*factors, *products)}
-    return Layout(Walk(walk.program, tapped, walk.free), factors, products, free, order)
+    extra = int(starts[-1] - starts[parameters])
+    order = order[: order.size - extra]
+    tapping = Walk(walk.program, tapped, walk.free)
+    return Layout(tapping, factors, products, free, order, extra, influencing)
 
 
 def sample_factors(

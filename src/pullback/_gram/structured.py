@@ -1,8 +1,11 @@
 r"""From the rows of \(A\) to factors of the layers.
 
-Structure is used where the samples are independent, the metric has one root per sample, and the
-gauge is Euclidean; otherwise, and where no leaf of the model is understood, the generic route forms
-\(A\).
+Structure is used where the samples are independent, or become so given a few statistics of the
+batch (`_rows/cut.py`), the metric has one root per sample, and the gauge is Euclidean; otherwise,
+and where no leaf of the model is understood, the generic route forms \(A\).
+
+Statistics \(s\) are further parameters of the program of one sample. With \(B = ds/d\theta\) the
+rows of the leaves on which they depend are \(A_\theta + A_s B\).
 """
 
 from collections.abc import Callable
@@ -12,10 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._base.tree import split
+from .._base.tree import Structure, split, structure
+from .._compat.jaxpr import Program, trace
+from .._rows.block_root import BlockRoot
+from .._rows.cut import Cut, Uncut
 from .._rows.gauge import EuclideanGauge
 from .._rows.linearise import sum_over_samples
-from .._rows.rows import BlockRoot, Rows
+from .._rows.rows import Rows
 from .factors import Factors, Layout, layout, sample_factors
 from .metric import assemble, blocks
 from .walk import Walk, walk
@@ -28,7 +34,7 @@ def analyse(rows: Rows) -> Rows:
     """Return the rows with an analysis of the model's program, which runs once."""
     if rows.analysis is not None:
         return rows
-    return rows.analysed(_walk(rows) if _usable(rows) else None)
+    return rows.analysed(_walk(rows) if unusable(rows) is None else None)
 
 
 def find(rows: Rows, single: bool = False) -> Layout | None:
@@ -39,7 +45,13 @@ def find(rows: Rows, single: bool = False) -> Layout | None:
     walked = walk_of(rows)
     if walked is None:
         return None
-    found = layout(walked, rows.structure.shapes, _rows_per_sample(rows), single)
+    q, shapes = _rows_per_sample(rows), rows.structure.shapes
+    if isinstance(rows.cut, Cut):
+        extra = rows.cut.structure.shapes
+        influencing = rows.cut.found.influencing
+        found = layout(walked, (*shapes, *extra), q, single, len(extra), influencing)
+    else:
+        found = layout(walked, shapes, q, single)
     return found if found.factors or (found.products and not single) else None
 
 
@@ -49,24 +61,39 @@ def walk_of(rows: Rows) -> Walk | None:
     return None if analysis is None else analysis.found
 
 
-def _usable(rows: Rows) -> bool:
-    """Return whether each sample has a program and a root of its own, in the Euclidean gauge."""
-    return (
-        isinstance(rows.gauge, EuclideanGauge)
-        and isinstance(rows.root, BlockRoot)
-        and rows.objective.by_sample
-    )
+def unusable(rows: Rows) -> str | None:
+    """Return why the layers of the model cannot be used at all; `None` if they can.
+
+    Each sample must have a program and a root of its own, in the Euclidean gauge.
+    """
+    if not rows.objective.has_data:
+        return "the model has no data, so no samples"
+    if not isinstance(rows.gauge, EuclideanGauge):
+        return "the inverse has a gauge"
+    if not isinstance(rows.root, BlockRoot):
+        return "the metric couples samples"
+    if isinstance(rows.cut, Uncut):
+        return rows.cut.reason
+    return None if rows.by_sample else "the model mixes samples"
 
 
 def _walk(rows: Rows) -> Walk:
     """Return the walk through the program of one sample."""
-    like = rows.structure
-    leaves = [
-        jax.ShapeDtypeStruct(shape, dtype)
-        for shape, dtype in zip(like.shapes, like.dtypes, strict=True)
-    ]
+    leaves = _shapes(rows.structure)
     inputs = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in _inputs(rows)]
-    return walk(_one(rows), leaves, inputs)
+    if not isinstance(rows.cut, Cut):
+        return walk(_one(rows), leaves, inputs)
+    fixed = rows.cut.statistics(rows.cut.found.fixed, _leaves(rows), _inputs(rows))
+    one = lambda leaves, inputs: _separated(rows, fixed)(leaves, inputs[:-1], inputs[-1])
+    index = jax.ShapeDtypeStruct((), jnp.arange(1).dtype)
+    return walk(one, [*leaves, *_shapes(rows.cut.structure)], [*inputs, index])
+
+
+def program_of(rows: Rows) -> Program:
+    """Return the program of the model on the batch."""
+    moving, carried = split(rows.params)
+    outputs = lambda p: split(rows.objective.outputs(eqx.combine(p, carried)))[0]
+    return trace(outputs, moving)
 
 
 def structured_factors(
@@ -80,13 +107,18 @@ def _samples(rows: Rows, scale: Array | float) -> PyTree:
     """Return inputs, roots and scales of the rows of each sample."""
     assert isinstance(rows.root, BlockRoot)
     scale = jnp.where(rows.active, scale, 0.0).astype(rows.dtype)
-    return _inputs(rows), rows.root.roots, scale.reshape(rows.count, -1)
+    inputs = _inputs(rows)
+    if isinstance(rows.cut, Cut):
+        inputs = [*inputs, jnp.arange(rows.count)]
+    return inputs, rows.root.roots, scale.reshape(rows.count, -1)
 
 
 def _factors(rows: Rows, plan: Layout, samples: PyTree) -> Factors:
     """Return the factors of some samples."""
-    leaves = jax.tree.leaves(split(rows.params)[0])
+    leaves = _leaves(rows)
     q = _rows_per_sample(rows)
+    if isinstance(rows.cut, Cut):
+        leaves += rows.cut.statistics(rows.cut.found.moving, leaves, _inputs(rows))
 
     def one(inputs, root, scale):
         def pull(w):
@@ -95,7 +127,30 @@ def _factors(rows: Rows, plan: Layout, samples: PyTree) -> Factors:
 
         return sample_factors(plan, leaves, inputs, pull, q, rows.dtype)
 
-    return jax.vmap(one)(*samples)
+    found = jax.vmap(one)(*samples)
+    if not plan.statistics:
+        return found
+    influence = _influence(rows)[:, plan.order[plan.order.size - plan.row_size :]]
+    own, shared = jnp.split(found.rows, [plan.row_size], axis=2)
+    return eqx.tree_at(lambda f: f.rows, found, own + shared @ influence)
+
+
+def _influence(rows: Rows) -> Float[Array, "S P"]:
+    """Return B = ds/dθ, the leaves in products by their factors in the whole batch."""
+    assert isinstance(rows.cut, Cut)
+    cut, leaves, inputs = rows.cut, _leaves(rows), _inputs(rows)
+    every = frozenset(range(len(leaves)))
+    blocks = []
+    for group in cut.found.groups:
+        function = lambda leaves, inputs, group=group: cut.statistics(group, leaves, inputs)
+        like = structure(jax.eval_shape(function, leaves, inputs))
+        plan = layout(
+            walk(function, leaves, inputs), rows.structure.shapes, like.size, influencing=every
+        )
+        pull = lambda w, like=like: jax.tree.leaves(like.unravel(w.astype(like.dtype)))
+        found = sample_factors(plan, leaves, inputs, pull, like.size, rows.dtype).rows
+        blocks.append(jnp.zeros_like(found).at[:, plan.order].set(found, unique_indices=True))
+    return jnp.concatenate(blocks)
 
 
 def structured_rows(rows: Rows, plan: Layout) -> Float[Array, "m P"]:
@@ -121,6 +176,19 @@ def _rows_per_sample(rows: Rows) -> int:
     return rows.shape[0] // rows.count
 
 
+def _leaves(rows: Rows) -> list[Array]:
+    """Return the parameter leaves."""
+    return jax.tree.leaves(split(rows.params)[0])
+
+
+def _shapes(like: Structure) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes of the leaves of a tree."""
+    return [
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in zip(like.shapes, like.dtypes, strict=True)
+    ]
+
+
 def _inputs(rows: Rows) -> list[Array]:
     """Return the arrays among the inputs."""
     return jax.tree.leaves(eqx.filter(rows.objective.batch.inputs, eqx.is_array))
@@ -137,5 +205,16 @@ def _one(rows: Rows) -> Callable[[list[Array], list[Array]], list[Array]]:
         params = eqx.combine(jax.tree.unflatten(treedef, leaves), carried)
         sample = eqx.combine(jax.tree.unflatten(input_tree, inputs), static)
         return jax.tree.leaves(split(rows.objective.problem.one(params, sample))[0])
+
+    return one
+
+
+def _separated(rows: Rows, fixed: list[Array]) -> Callable:
+    """Return the outputs of one sample as a function of leaves and statistics, inputs, number."""
+    assert isinstance(rows.cut, Cut)
+    cut, count = rows.cut, len(rows.structure.shapes)
+
+    def one(leaves, inputs, index):
+        return cut.one(leaves[:count], leaves[count:], fixed, inputs, index)
 
     return one

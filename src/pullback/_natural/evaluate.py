@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._base.show import number
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._base.vector import norm
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
-from .._problem.validate import check_inputs, check_outputs
+from .._problem.validate import check_inputs, check_outputs, check_state
 from .._rows.linearise import Linearisation, linearise
 from .._rows.rows import Rows, rows_at
 from ..inverse._base import AbstractInverse
@@ -61,6 +62,9 @@ class Evaluation(eqx.Module):
     steep: Array
     """Whether a sample is too steep to be lifted, and was lifted all the same."""
 
+    def __repr__(self) -> str:
+        return f"Evaluation(loss {number(self.value, '.6g')}, {self.rows._text()})"
+
 
 def evaluate(
     problem: Composite,
@@ -83,9 +87,10 @@ def evaluate(
         check_inputs(metric_batch)
         rows = rows_at(problem.at(metric_batch), params, strategy.memory)
         moving, carried = split(params)
-        outputs = lambda p: objective.outputs(eqx.combine(p, carried))
-        linear = linearise(outputs, moving, rows.structure)
+        model = lambda p: objective.outputs_and_state(eqx.combine(p, carried))
+        linear = linearise(model, moving, rows.structure, has_state=True)
         check_outputs(objective, linear.outputs)
+    check_state(params, linear.state)
     value, c = problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
@@ -115,8 +120,8 @@ def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
     square = jnp.vdot(own, own)
     alpha = jnp.where(square > 0, jnp.vdot(g, own) / jnp.where(square > 0, square, 1.0), 1.0)
     e = g - alpha * own
-    noise = jnp.sqrt(jnp.finfo(own.dtype).eps) * jnp.linalg.norm(g)
-    e = jnp.where(jnp.linalg.norm(e) > noise, e, 0.0)
+    noise = jnp.sqrt(jnp.finfo(own.dtype).eps) * norm(g)
+    e = jnp.where(norm(e) > noise, e, 0.0)
     lifted = None if evaluation.lifted is None else alpha * evaluation.lifted
     outside = e if evaluation.outside is None else alpha * evaluation.outside + e
     where = lambda x: (x.covector, x.lifted, x.outside)
@@ -142,8 +147,8 @@ def lift(
     weights = problem.measure.weights(objective.count, dtype) if by_sample else one
     if own:
         assert isinstance(metric, AbstractLikelihood)
-        r = jax.vmap(metric.likelihood_lift)(rows.outputs, objective.batch.targets).ravel()
-        r = r.astype(dtype)
+        lifted = jax.vmap(metric.likelihood_lift) if objective.has_data else metric.likelihood_lift
+        r = lifted(rows.outputs, objective.batch.targets).ravel().astype(dtype)
         everything = metric.nonsingular or metric.score_in_range
     else:
         r = rows.root.unit_lift(_unweighted(c, weights)).astype(dtype)
@@ -171,17 +176,20 @@ def lift(
         # Steep is a sample, or, where a metric couples them, a row.
         r = jnp.where(steep[:, None], 0.0, r.reshape(steep.shape[0], -1)).ravel()
     inside = inside_of(r)
-    outside = jax.tree.map(jnp.subtract, c, inside)
-    size, total = norm(like.ravel(outside)), norm(like.ravel(c))
-    # Rounding of c itself is not a part outside the range; that of p - 1 at a saturated p is
-    # absolute, 1e-16 of a loss of order one.
-    terms = norm(weights).astype(like.dtype) if rows.graded else 0.0
-    noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     certain = rows.root.unreached(c)
     if steep is not None and by_sample:
         whole = lambda x, y: jnp.where(steep.reshape(-1, *(1,) * (x.ndim - 1)), x, y)
         certain = jax.tree.map(whole, c, certain)
-    outside = jax.tree.map(lambda x, y: jnp.where(size > noise, x, y), outside, certain)
+    outside = jax.tree.map(jnp.subtract, c, inside)
+    rest, total = (
+        norm(like.ravel(jax.tree.map(jnp.subtract, outside, certain))),
+        norm(like.ravel(c)),
+    )
+    # Rounding of c itself is not a part outside the range; that of p - 1 at a saturated p is
+    # absolute, 1e-16 of a loss of order one.
+    terms = norm(weights).astype(like.dtype) if rows.graded else 0.0
+    noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
+    outside = jax.tree.map(lambda x, y: jnp.where(rest > noise, x, y), outside, certain)
     some = norm(like.ravel(outside)) > 0
     share = jnp.where(some, fraction(norm(like.ravel(inside)), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)

@@ -3,7 +3,8 @@ r"""The linear algebra of a point, done once: \(A\), planned and factorised, sol
 \[ \delta = A^+ r + G^+ g, \qquad G = A^\top A , \]
 
 for lifted covectors \(r\), parameter covectors \(g\), and other dampings. Whatever a solver returns
-is checked for shape and dtype here, and can be certified (`certificate.py`).
+is checked for shape and dtype here, and can be certified (`certificate.py`). A block-diagonal
+metric in the place of \(G\) is several of these objects, one per block.
 """
 
 from typing import Any
@@ -12,7 +13,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.part import Part, join
+from .._base.show import facts, ratio
 from .._base.types import Count, Flat, Scalar
+from .._rows.part import columns
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors, Spectrum, skip_zero
@@ -40,8 +44,62 @@ class Factorised(eqx.Module):
     """The name of the solver that ran."""
 
     def __repr__(self) -> str:
-        m, size = self.rows.shape
-        return f"Factorised({self.solver}, {self.inverse!r}, A is {m} x {size})"
+        return f"Factorised({self._text()})"
+
+    def _text(self) -> str:
+        """Return solver, inverse, shape and what the factorisation found of the spectrum."""
+        found = self.factors.spectrum
+        condition = ratio(found.largest, found.smallest)
+        numbers = facts(damping=self.damping, rank=found.rank, condition=condition)
+        return ", ".join([self.rows._text(), repr(self.inverse), self.solver, *numbers])
+
+    @property
+    def blocks(self) -> "tuple[tuple[Part, Factorised], ...]":
+        """The parts of the parameters with a metric of their own; none if that is G itself."""
+        found = self.factors.blocks
+        if found is None:
+            return ()
+        undamped = self.undamped.blocks
+        assert undamped is not None
+        return tuple(
+            (block.part, self._block(block.part, block.factors, before.factors))
+            for block, before in zip(found, undamped, strict=True)
+        )
+
+    def _block(
+        self, part: Part, factors: AbstractFactors, undamped: AbstractFactors
+    ) -> "Factorised":
+        given = columns(self.given, part)
+        formed = undamped.formed_rows
+        rows = stop(given) if formed is None else formed
+        return Factorised(
+            rows, self.inverse, factors, undamped, given, self.damping, self.shift, self.solver
+        )
+
+    @property
+    def whole(self) -> "Factorised | None":
+        """The same of G itself, if it was factorised beside its blocks; `None` otherwise."""
+        factors, undamped = self.factors.whole, self.undamped.whole
+        if factors is None or undamped is None:
+            return None
+        rows = self.rows if undamped.formed_rows is None else undamped.formed_rows
+        return Factorised(
+            rows, self.inverse, factors, undamped, self.given, self.damping, self.shift,
+            self.solver,
+        )  # fmt: skip
+
+    def need_whole(self, owner: str) -> None:
+        """Raise a `ValueError` if blocks of G were inverted in the place of G.
+
+        **Arguments:**
+
+        - `owner`: what needs G itself.
+        """
+        if self.factors.blocks is not None:
+            raise ValueError(
+                f"{owner} needs the metric itself, and solver={self.solver}(...) inverts its "
+                "diagonal blocks: use solver=pullback.solver.Auto()."
+            )
 
     @property
     def spectrum(self) -> Spectrum:
@@ -81,6 +139,9 @@ class Factorised(eqx.Module):
         - `r`: a lifted covector, its grading divided out; `None` for zero.
         - `g`: a flat parameter covector; `None` for zero.
         """
+        if blocks := self.blocks:
+            found = [block.solve(r, None if g is None else part.take(g)) for part, block in blocks]
+            return join([part for part, _ in blocks], found)
         rows, (m, size) = self.given, self.given.shape
         g = self.scaled(g)
         # The factors are constants. The derivative is that of the equation, not of the algorithm.
@@ -134,6 +195,10 @@ class Factorised(eqx.Module):
         """
         # A certificate is a constant.
         self, vector, r, g = stop((self, vector, r, g))
+        if blocks := self.blocks:
+            take = lambda part, x: None if x is None else part.take(x)
+            each = [block.residual(part.take(vector), r, take(part, g)) for part, block in blocks]
+            return jnp.max(jnp.stack(each))
         eta = self.rows.from_params(vector)
         return certify(
             self.rows, self.inverse, self.factors, self.damping, eta, self.graded(r),
@@ -180,6 +245,11 @@ def factorise(plain: Rows, strategy: Strategy, careful: bool = True) -> Factoris
     # Stopped again: a model may close over something that is differentiated.
     factors = stop(solver.factorise(planned, fixed))
     _check_factors(factors, f"{solver.name}.factorise(rows, inverse)")
+    if (factors.blocks is not None) != solver.inverts_blocks:
+        raise ValueError(
+            f"{solver.name}: factors have `blocks` if, and only if, the solver declares "
+            f"`inverts_blocks`, which is {solver.inverts_blocks}."
+        )
     damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
     # Rows that a solver formed make products cheaper than a pass through the model.
     formed = rows if factors.formed_rows is None else factors.formed_rows

@@ -4,8 +4,8 @@ from typing import Any
 
 import equinox as eqx
 
-from .._base.results import RESULTS, describe, failed
-from .._base.show import number, table
+from .._base.results import RESULTS, describe, failed, outcome
+from .._base.show import number, several, table
 from .._base.tree import all_finite, cast_like, has_half
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
@@ -38,18 +38,20 @@ class NaturalGradient(eqx.Module):
     stats: Stats
 
     def __repr__(self) -> str:
-        return f"NaturalGradient(loss {number(self.value, '.6g')}, {self.stats!r}, {self._message})"
+        loss = f"{several(self.value)}loss {number(self.value, '.6g')}"
+        return f"NaturalGradient({loss}, {self.stats._text()}, {outcome(self.result)})"
 
     def __str__(self) -> str:
         loss = number(self.value, ".6g")
-        return f"{'loss':<16}{loss}\n{self.stats}\n{'result':<16}{self._message}"
+        return f"{'loss':<16}{loss}\n{self.stats}\n{'result':<16}{self.message}"
 
     def _repr_html_(self) -> str:
         lines = self.stats._lines()
-        return table([("loss", number(self.value, ".6g")), *lines, ("result", self._message)])
+        return table([("loss", number(self.value, ".6g")), *lines, ("result", self.message)])
 
     @property
-    def _message(self) -> str:
+    def message(self) -> str:
+        """The name of the result, and what to do about it if it is a failure."""
         return describe(self.result)
 
 
@@ -77,7 +79,7 @@ def compute(
     )
 
 
-_jitted, _sooner = jit(compute), jit(compute, sooner=True)
+_jitted, _sooner = jit(compute), jit(compute, effort=1)
 
 
 def natural_gradient(
@@ -100,7 +102,8 @@ def natural_gradient(
 
     - `problem`: a `Composite`.
     - `params`: the parameters; any pytree. Floating array leaves are differentiated.
-    - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
+    - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
+        `None`.
     - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Nothing is damped unless
         you say so.
     - `solver`: how it is computed; defaults to `solver.Auto()`.

@@ -5,6 +5,7 @@ solution is one is decided by its certificate (`Stats.residual`), whoever's solv
 """
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -13,16 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._base.part import Part
 from .._base.results import RESULTS, among, failed
-from .._base.tree import all_finite, is_coordinate, split
+from .._base.tree import all_finite, split
 from .._base.types import Flat, Outputs, Params
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
 from .._problem.validate import is_traced
-from .._rows.rows import Rows
-from ..inverse._base import AbstractInverse, respond
+from .._rows.block_root import BlockRoot
+from .._rows.rows import Rows, rows_at
+from ..inverse._base import respond
 from ..metric._base import AbstractLikelihood
-from ..solver._base import AbstractFactors
 from .certificate import tolerance
 from .evaluate import Evaluation
 from .factorised import Factorised
@@ -45,8 +47,10 @@ def outcome(
 ) -> RESULTS:
     """Return the code of a solution; `check_samples` compares the batch with single samples."""
     no = jnp.asarray(False)
-    rows, inverse, factors = factorised.rows, factorised.inverse, factorised.factors
+    rows, factors = factorised.rows, factorised.factors
     damped = factorised.damping is not None
+    # Whatever is judged by singular values is judged where they were found.
+    pieces = factorised.blocks or ((None, factorised),)
     plain, objective = evaluation.rows, evaluation.rows.objective
     inputs = (objective.batch, evaluation.objective.batch)
     differential = (evaluation.value, evaluation.differential)
@@ -54,7 +58,7 @@ def outcome(
     underflow_matters = rows.graded and objective.problem.loss is not None and not damped
     couples = no
     if check_samples is not False:
-        couples = jax.lax.cond(check_samples, lambda: _couples(plain), lambda: no)
+        couples = jax.lax.cond(check_samples, lambda: mixes_samples(plain), lambda: no)
     verdicts = [
         (~all_finite(plain.params), RESULTS.nonfinite_params),
         (~all_finite(inputs), RESULTS.nonfinite_batch),
@@ -66,13 +70,16 @@ def outcome(
         (~rows.gauge.valid, RESULTS.bad_gauge),
         (~all_finite(evaluation.covector), RESULTS.nonfinite_jacobian),
         (_saturated(evaluation) if underflow_matters else no, RESULTS.saturated),
-        (no if damped else _dropped(plain, inverse, stats), RESULTS.unresolved),
-        (_bad_filter(inverse, factors, rows), RESULTS.bad_filter),
+        (no if damped else _any(_dropped(plain, piece) for _, piece in pieces), RESULTS.unresolved),
+        (_any(_bad_filter(piece) for _, piece in pieces), RESULTS.bad_filter),
         (~factors.valid, RESULTS.bad_preconditioner),
         (evaluation.steep, RESULTS.steep),
         (~all_finite(vector), RESULTS.nonfinite_vector),
         (~(stats.residual <= tolerance(rows.dtype)), RESULTS.unconverged),
-        (_left_over(evaluation, stats, vector, damped), RESULTS.vanished),
+        (
+            _any(_left_over(evaluation, *piece, vector, damped) for piece in pieces),
+            RESULTS.vanished,
+        ),
         ((stats.rank == 0) & (not damped), RESULTS.rank_zero),
     ]
     result: Any = RESULTS.successful
@@ -94,35 +101,45 @@ def admitted(objective: Objective, outputs: Outputs) -> Array:
     metric = objective.problem.metric
     if objective.problem.loss is not None or not isinstance(metric, AbstractLikelihood):
         return jnp.ones(objective.count, bool)
-    return jax.vmap(metric.admits)(outputs, objective.batch.targets)
+    admits = jax.vmap(metric.admits) if objective.has_data else metric.admits
+    return jnp.atleast_1d(admits(outputs, objective.batch.targets))
 
 
-def _left_over(evaluation: Evaluation, stats: Stats, vector: Flat, damped: bool) -> Array:
+def _any(found: Iterable[Array]) -> Array:
+    return jnp.any(jnp.stack(list(found)))
+
+
+def _left_over(
+    evaluation: Evaluation, part: Part | None, piece: Factorised, vector: Flat, damped: bool
+) -> Array:
     """Return whether a gradient is lost with a metric that is zero; a damped inverse keeps it."""
     # A covariance of equal scores is zero, not lost.
     if damped or evaluation.rows.objective.problem.metric.centred:
         return jnp.asarray(False)
+    spectrum, covector = piece.spectrum, evaluation.covector
+    if part is not None:
+        vector, covector = part.take(vector), part.take(covector)
     # A rank of zero may be asked for (`TruncatedRank(0)`); a solver may compute none.
-    zero = jnp.where(stats.rank < 0, jnp.all(vector == 0), stats.largest == 0)
-    return zero & jnp.any(evaluation.covector != 0)
+    zero = jnp.where(spectrum.rank < 0, jnp.all(vector == 0), spectrum.largest == 0)
+    return zero & jnp.any(covector != 0)
 
 
 def _is_metric(rows: Rows) -> Array:
-    """Return whether the root is finite; a logarithm of -inf is an absent row, and fine."""
-    leaves = [x for x in jax.tree.leaves((rows.root, rows.log_scale)) if is_coordinate(x)]
-    return jnp.all(jnp.stack([jnp.all(~jnp.isnan(x) & (x != jnp.inf)) for x in leaves]))
+    """Return whether root and weights are finite; a logarithm of -inf is an absent row."""
+    scale = rows.log_scale
+    return rows.root.is_finite & jnp.all(~jnp.isnan(scale) & (scale != jnp.inf))
 
 
-def _bad_filter(inverse: AbstractInverse, factors: AbstractFactors, rows: Rows) -> Array:
+def _bad_filter(piece: Factorised) -> Array:
     """Return whether a filter is negative or not finite on the spectrum that was found."""
-    decomposition = factors.decomposition
+    inverse, decomposition, rows = piece.inverse, piece.factors.decomposition, piece.rows
     if inverse.pseudo_inverse or inverse.damping is not None or decomposition is None:
         return jnp.asarray(False)
     h = respond(inverse, decomposition.s, rows.shape, decomposition.resolution).h
     return jnp.any(~(jnp.isfinite(h) & (h >= 0)))
 
 
-def _couples(rows: Rows) -> Array:
+def mixes_samples(rows: Rows) -> Array:
     """Return whether a sample alone has other outputs than the same sample in its batch."""
     if not rows.objective.by_sample:
         return jnp.asarray(False)
@@ -147,15 +164,16 @@ def _saturated(evaluation: Evaluation) -> Array:
     return jnp.any(evaluation.rows.active & (2 * log_scale < tiny))
 
 
-def _dropped(rows: Rows, inverse: AbstractInverse, stats: Stats) -> Array:
+def _dropped(rows: Rows, piece: Factorised) -> Array:
     """Return whether the numerical zero of a solver hides rows of a saturated model."""
-    if not (rows.graded and inverse.cancels_weights):
+    spectrum = piece.spectrum
+    if not (rows.graded and piece.inverse.cancels_weights):
         return jnp.asarray(False)
     # A solver without a cut-off (matrix-free) resolves half of the digits.
     half = rows.largest_log_scale + jnp.log(jnp.finfo(rows.dtype).eps) / 2
-    resolution = jnp.where(stats.cutoff > 0, jnp.log(stats.cutoff), half)
+    resolution = jnp.where(spectrum.cutoff > 0, jnp.log(spectrum.cutoff), half)
     light = jnp.any(rows.active & (rows.log_scale < resolution))
-    return light & ~stats.graded & (stats.rank < min(rows.shape))
+    return light & ~spectrum.graded & (spectrum.rank < min(piece.rows.shape))
 
 
 def raise_failure(
@@ -185,7 +203,7 @@ def raise_failure(
 def _bad_leaves(tree, name: str) -> str:
     places = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if is_coordinate(leaf) and not bool(jnp.all(jnp.isfinite(leaf))):
+        if eqx.is_inexact_array(leaf) and not bool(jnp.all(jnp.isfinite(leaf))):
             first = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(leaf)))[0])
             places.append(f"{name}{jax.tree_util.keystr(path)} (first at index {first})")
     return f" Found in {', '.join(places)}." if places else ""
@@ -195,24 +213,33 @@ def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
     objective, metric = problem.at(batch), problem.metric
     assert isinstance(metric, AbstractLikelihood)
     bad = np.flatnonzero(~np.asarray(admitted(objective, objective.outputs(params))))
-    target = jax.tree.map(lambda y: np.asarray(y)[bad[0]], objective.batch.targets)
     name = type(metric).__name__
+    if not objective.has_data:
+        targets = jax.tree.map(np.asarray, objective.batch.targets)
+        return f" Targets {targets!r}; {name} admits {metric.support}."
+    target = jax.tree.map(lambda y: np.asarray(y)[bad[0]], objective.batch.targets)
     return f" Sample {bad[0]}: {target!r}; {name} admits {metric.support}. {bad.size} in all."
 
 
 def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
     objective = problem.at(batch)
     outputs = objective.outputs(params)
-    if not objective.has_data or problem.metric.couples_samples:
+    if not objective.has_data:
+        return f" {objective.observed.complaint(outputs)}"
+    if problem.metric.couples_samples:
         return f" {problem.metric.complaint(outputs)}"
-    for i in range(objective.count):
-        take = lambda x, i=i: x[i] if eqx.is_array(x) else x
-        metric = problem.metric.observe(jax.tree.map(take, batch.targets), jnp.asarray(i))
-        z = jax.tree.map(take, outputs)
-        leaves = [x for x in jax.tree.leaves(metric.root(z)) if is_coordinate(x)]
-        if any(bool(jnp.any(jnp.isnan(x) | (x == jnp.inf))) for x in leaves):
-            return f" Sample {i}: {metric.complaint(z)}"
-    return ""
+    root = rows_at(objective, params).root
+    assert isinstance(root, BlockRoot)
+    bad = np.flatnonzero(~np.asarray(jax.vmap(lambda root: root.is_finite)(root.roots)))
+    if not bad.size:
+        return ""
+    take = lambda x: x[bad[0]] if eqx.is_array(x) else x
+    targets = jax.tree.map(take, objective.batch.targets)
+    words = problem.metric.observe(targets, jnp.asarray(bad[0])).complaint(
+        jax.tree.map(take, outputs)
+    )
+    more = f" {bad.size} of {objective.count} samples in all." if bad.size > 1 else ""
+    return f" Sample {bad[0]}: {words}{more}"
 
 
 def warn_of_precision(stats: Stats, stacklevel: int) -> None:

@@ -6,14 +6,20 @@ u^\top G v . \]
 Nothing is dense until a matrix is asked for.
 """
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from .._base import checks
 from .._base.results import RESULTS
+from .._base.show import table
 from .._base.tangent import CotangentVector, TangentVector, covector_tree, vector_tree
+from .._base.tree import Structure, all_finite
 from .._base.types import (
     Count,
     Covector,
@@ -33,7 +39,9 @@ from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from .certificate import tolerance
+from .covariance import covariance_of, function_at, observations_per_weight, unidentifiable, warning
 from .factorised import Factorised, factorise
+from .outcome import raise_failure
 
 
 class PullbackMetric(eqx.Module):
@@ -45,8 +53,19 @@ class PullbackMetric(eqx.Module):
     """The default inverse and solver of `sharp`, `project`, `rank` and `factorise`."""
 
     def __repr__(self) -> str:
-        m, size = self.whitened.shape
-        return f"PullbackMetric(G is {size} x {size}, A is {m} x {size}, {self.strategy!r})"
+        shapes = f"G is {self.size} x {self.size}, {self.whitened._text()}"
+        return f"PullbackMetric({shapes}, {self.strategy!r})"
+
+    def _repr_html_(self) -> str:
+        strategy = self.strategy
+        return table(
+            [
+                ("G", f"{self.size} x {self.size}, the metric on the parameters"),
+                ("A", f"{self.whitened._text().removeprefix('A is ')}, G = AᵀA"),
+                ("inverse", strategy.inverse),
+                ("solver", strategy.solver),
+            ]
+        )
 
     @property
     def outputs(self) -> Outputs:
@@ -177,6 +196,7 @@ class PullbackMetric(eqx.Module):
         if inverse is not None or solver is not None:
             inverse = mine.inverse if inverse is None else inverse
             mine = Strategy(inverse, mine.solver if solver is None else solver, mine.memory)
+            mine.need_whole("PullbackMetric")
         return factorise(self.whitened, mine)
 
     def rank(
@@ -207,6 +227,63 @@ class PullbackMetric(eqx.Module):
     def spectrum(self) -> Float[Array, " k"]:
         """Return the min(m, P) largest eigenvalues of G: the squared singular values of A."""
         return jnp.linalg.svd(finite_or_nan(self.jacobian()), compute_uv=False) ** 2
+
+    def covariance(
+        self,
+        of: Callable[[Params], Any] | None = None,
+        *,
+        dispersion: float | Scalar = 1.0,
+        observations: float | Scalar | None = None,
+        rtol: float | None = None,
+    ) -> Float[Array, "k k"]:
+        """Return the covariance of an estimate: the inverse of the Fisher information of the data.
+
+        The metric is that of a likelihood, at the estimate. `Mean()` of N samples stands for N
+        observations, and so does `Sum()`; `Weights(w)` for sum(w), each sample w times. A parameter
+        that is not identifiable has an infinite variance, NaN covariances, and a warning. Forms A.
+
+        **Arguments:**
+
+        - `of`: a function of the parameters, any pytree of floating arrays, for its covariance by
+            the delta method; defaults to the parameters, in the order of their leaves.
+        - `dispersion`: a factor, e.g. the variance of the residuals if the metric is `Euclidean()`.
+        - `observations`: how many observations the batch stands for, if not as above.
+        - `rtol`: singular values at or below `rtol` times the largest, of A with columns of length
+            one, count as zero; defaults to max(m, P) · eps.
+        """
+        return self._covariance(of, dispersion, observations, rtol)[0]
+
+    def standard_errors(
+        self,
+        of: Callable[[Params], Any] | None = None,
+        *,
+        dispersion: float | Scalar = 1.0,
+        observations: float | Scalar | None = None,
+        rtol: float | None = None,
+    ) -> Any:
+        """Return the square roots of the variances, in a pytree like the parameters, or like `of`.
+
+        **Arguments:**
+
+        - `of`, `dispersion`, `observations`, `rtol`: as of `covariance`.
+        """
+        covariance, shape = self._covariance(of, dispersion, observations, rtol)
+        return shape.unravel(jnp.sqrt(jnp.diagonal(covariance)))
+
+    def _covariance(self, of, dispersion, observations, rtol) -> tuple[Array, Structure]:
+        """Return the covariance of a function, and how its values lie."""
+        checks.positive("covariance", "dispersion", dispersion)
+        if observations is not None:
+            checks.positive("covariance", "observations", observations, example="observations=100")
+        if rtol is not None:
+            checks.positive("covariance", "rtol", rtol, zero=True)
+        shape, h = function_at(self.whitened, of)
+        found, estimable = covariance_of(self.jacobian(), h.astype(self.whitened.dtype), rtol)
+        scale = dispersion / observations_per_weight(self.whitened, observations)
+        found = unidentifiable(found * scale, estimable)
+        if not is_traced(estimable) and not bool(jnp.all(estimable)):
+            warnings.warn(warning(shape, np.asarray(estimable), of), stacklevel=3)
+        return found, shape
 
     def _flat(self, tree: Any) -> Flat:
         return self.whitened.structure.ravel(tree).astype(self.whitened.dtype)
@@ -240,8 +317,14 @@ def pullback(
     """
     params, data = validate(problem, params, batch)
     strategy = Strategy(inverse, solver, memory)
+    strategy.need_whole("pullback.pullback(...)")
     check_inputs(data)
-    return PullbackMetric(rows_at(problem.at(data), params, memory), strategy)
+    rows = rows_at(problem.at(data), params, memory)
+    finite = rows.root.is_finite | ~all_finite(rows.outputs)
+    if not is_traced(finite) and not bool(finite):
+        code: Any = RESULTS.bad_metric
+        raise_failure(code, problem, params, data)
+    return PullbackMetric(rows, strategy)
 
 
 def _certified(factorised: Factorised, vector: Flat, r: Array | None, g: Flat | None) -> Flat:

@@ -3,10 +3,12 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from .._base.show import is_single, number, table
+from .._base.show import facts, is_single, number, ratio, several, table
 from .._base.types import Count, Flat, Scalar
+from .alignment import alignment
 from .evaluate import Evaluation, fraction
 from .factorised import Factorised
 
@@ -18,9 +20,10 @@ class Stats(eqx.Module):
     """
 
     rank: Count
-    """The rank of A that the inverse saw."""
+    """The rank of A that the inverse saw; the sum over the blocks of a block-diagonal metric."""
     largest: Scalar
-    """The largest singular value of A (of the rows without their grading, if `graded`)."""
+    """The largest singular value of A (of the rows without their grading, if `graded`); of blocks,
+    that of the worst conditioned one."""
     smallest: Scalar
     """The smallest one that was kept."""
     cutoff: Scalar
@@ -29,12 +32,15 @@ class Stats(eqx.Module):
     """The fraction of the output covector in the range of the metric, ‖S r‖/‖c‖."""
     tangent_share: Scalar
     """The fraction of the ambient gradient that the model can follow, ‖Π(M⁺c)‖/‖M⁺c‖ in the metric;
-    1 for an onto Jacobian."""
+    1 for an onto Jacobian. NaN for a block-diagonal metric, whose solution is no projection."""
     covector_share: Scalar
     """The fraction of the parameter covector in the range of G, ‖Πg‖/‖g‖; what is outside has no
     natural gradient."""
     residual: Scalar
     """The certificate: the relative residual recomputed from the solution with products of A."""
+    alignment: Scalar
+    """The cosine, in the metric, of the angle to the natural gradient: 1 but for a solver that
+    inverts blocks of G. Of `solver.Blocks` a lower bound, or, with `certify=True`, the cosine."""
     fallback: Array
     """Whether a Cholesky factorisation failed its test and eigenvectors took its place."""
     graded: Array
@@ -43,6 +49,8 @@ class Stats(eqx.Module):
     """The solver that ran."""
     shape: tuple[int, int] = eqx.field(static=True)
     """(m, P), the shape of A."""
+    blocks: int = eqx.field(static=True, default=0)
+    """The number of blocks of a block-diagonal metric; 0 for G itself."""
 
     @property
     def condition(self) -> Scalar:
@@ -51,15 +59,24 @@ class Stats(eqx.Module):
         return jnp.where(positive, self.largest / jnp.where(positive, self.smallest, 1.0), jnp.nan)
 
     def __repr__(self) -> str:
-        m, size = self.shape
-        rank, residual = number(self.rank, "d"), number(self.residual, ".1e")
-        return f"Stats({self.solver}, A is {m} x {size}, rank {rank}, residual {residual})"
+        return f"Stats({several(self.rank)}{self._text()})"
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<16}{value}" for name, value in self._lines())
 
     def _repr_html_(self) -> str:
         return table(self._lines())
+
+    def _text(self) -> str:
+        """Return solver, shape, rank, condition and residual, as far as they are computed."""
+        m, size = self.shape
+        parts = [f"{self.solver}, A is {m} x {size}"]
+        parts += facts(rank=self.rank, condition=self._condition(), residual=self.residual)
+        return ", ".join(parts)
+
+    def _condition(self) -> np.ndarray | None:
+        """Return `condition` without compiling anything; `None` if it is not known."""
+        return ratio(self.largest, self.smallest)
 
     def _lines(self) -> list[tuple[str, str]]:
         m, p = self.shape
@@ -68,19 +85,26 @@ class Stats(eqx.Module):
         fallback = ", Cholesky fell back on eigenvectors" if single and self.fallback else ""
         unknown = single and int(self.rank) < 0
         edges = f"{number(self.largest, '.3e')} ... {number(self.smallest, '.3e')}"
-        limits = f"cut-off {number(self.cutoff, '.1e')}, condition {number(self.condition, '.1e')}"
+        limits = (
+            f"cut-off {number(self.cutoff, '.1e')}, condition {number(self._condition(), '.1e')}"
+        )
         shares = (
             f"outputs {number(self.output_share, '.6f')}, "
             f"tangent {number(self.tangent_share, '.6f')}, "
             f"covector {number(self.covector_share, '.6f')}"
         )
-        return [
+        lines = [
             ("solver", f"{self.solver}, A is {m} x {p}{graded}"),
             ("rank", "not computed by this solver" if unknown else number(self.rank, "d")),
             ("singular values", f"{edges}, {limits}"),
             ("in range", shares),
             ("residual", f"{number(self.residual, '.1e')}{fallback}"),
         ]
+        if self.blocks:
+            cosine = f"{number(self.alignment, '.4f')} or more, to the natural gradient"
+            lines.insert(1, ("metric", f"{self.blocks} diagonal blocks of G, inverted one by one"))
+            lines.append(("alignment", cosine))
+        return lines
 
 
 def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> Stats:
@@ -90,7 +114,7 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
     lifted, g = factorised.graded(evaluation.lifted), factorised.scaled(evaluation.outside)
     norm, image = jnp.linalg.norm, rows.mv(eta)
     tangent = jnp.asarray(jnp.nan, eta.dtype)
-    if evaluation.lifted is not None:
+    if evaluation.lifted is not None and not factorised.blocks:
         tangent = fraction(norm(image), norm(lifted))
 
     def inside(g: Flat | None) -> Scalar:
@@ -116,8 +140,10 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
         tangent_share=tangent,
         covector_share=share,
         residual=factorised.residual(vector, evaluation.lifted, evaluation.outside),
+        alignment=alignment(factorised, vector, image, evaluation.lifted, evaluation.outside),
         fallback=spectrum.fallback,
         graded=spectrum.graded,
         solver=factorised.solver,
         shape=rows.shape,
+        blocks=len(factorised.blocks),
     )

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.results import RESULTS
+from .._base.show import number
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._problem.batch import Batch
@@ -68,6 +69,10 @@ class Subproblem(eqx.Module):
     """The direction, of a momentum; `None` for the natural gradient step."""
     bend: float | Scalar | None = None
     """The largest ratio of acceleration to velocity of a bent curve; `None` for straight lines."""
+
+    def __repr__(self) -> str:
+        loss = number(self.evaluation.value, ".6g")
+        return f"Subproblem(loss {loss}, {self.factorised._text()})"
 
     @property
     def value(self) -> Scalar:
@@ -181,6 +186,7 @@ class Subproblem(eqx.Module):
 
         - `previous`: p.
         """
+        self.factorised.need_whole("a correction of the last step (Spring)")
         return previous - self.solution - self.solve(self.unit_push(previous), None)
 
     def curve(self, d: Flat) -> Curve:
@@ -207,6 +213,7 @@ class Subproblem(eqx.Module):
 
         - `d`: a flat vector.
         """
+        self.factorised.need_whole("a curve of the second order (Geodesic)")
         rows = self.evaluation.rows
         like, carried = rows.structure, split(rows.params)[1]
         v = d.astype(like.dtype)

@@ -15,14 +15,14 @@ SMALL = 2**22
 
 
 class Batch(NamedTuple):
-    """Inputs and targets; both `None` for a model without data."""
+    """Inputs and targets; inputs are `None` for a model without data, which may have targets."""
 
     inputs: Any
     targets: Any
 
 
 def as_batch(batch: Any) -> Batch:
-    """Return a `Batch` from `None`, `(inputs,)` or `(inputs, targets)`."""
+    """Return a `Batch` from `None`, `(inputs,)`, `(inputs, targets)` or `(None, targets)`."""
     if isinstance(batch, Batch):
         return batch
     if batch is None:
@@ -38,11 +38,6 @@ def as_batch(batch: Any) -> Batch:
 def sample_count(batch: Batch) -> int | None:
     """Return the number of samples, `None` without data; raise if leading axes disagree."""
     if batch.inputs is None:
-        if batch.targets is not None:
-            raise ValueError(
-                "targets without inputs: batch=(inputs, targets), or close over the targets in "
-                "the loss."
-            )
         return None
     arrays = [x for x in jax.tree.leaves(batch.inputs) if eqx.is_array(x)]
     counts = [x.shape[0] if x.ndim else None for x in arrays]

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from .._base.functions import canonical
+from .._base.stateful import Stateful
 from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
@@ -23,7 +25,7 @@ class Composite(eqx.Module):
     """A composite optimisation problem: `Composite(model, loss, metric)`.
 
     Samples are independent given the parameters: `outputs[i]` depends on `inputs[i]` only. Declare
-    a model that mixes samples with `coupled=True`.
+    a model that mixes samples with `coupled=True`, and one with state with `stateful=True`.
     """
 
     model: Callable
@@ -31,6 +33,7 @@ class Composite(eqx.Module):
     metric: AbstractMetric
     measure: AbstractMeasure
     coupled: bool = eqx.field(static=True)
+    stateful: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class Composite(eqx.Module):
         metric: AbstractMetric | None = None,
         measure: AbstractMeasure | None = None,
         coupled: bool = False,
+        stateful: bool = False,
     ):
         """Put a problem together.
 
@@ -48,10 +52,15 @@ class Composite(eqx.Module):
             the outputs; without data `model(params) -> outputs`, one point of the output space.
         - `loss`: `loss(outputs, targets)` (without targets `loss(outputs)`), one number per sample
             or a scalar. Defaults to the negative log-likelihood of the metric, which stays exact
-            when the model saturates.
+            when the model saturates; a metric that is not a likelihood has none. Geometry alone
+            (`pullback`, `ntk`, `plan`, `examine`) needs no loss.
         - `metric`: the geometry of the outputs; defaults to `Euclidean()`.
         - `measure`: how samples are averaged; defaults to `Mean()`.
-        - `coupled`: whether the outputs of one sample depend on the other samples.
+        - `coupled`: whether the outputs of one sample depend on the other samples, e.g. through the
+            means and variances of batch normalisation.
+        - `stateful`: whether the model has a state, `model(params, state, inputs) -> outputs,
+            state` (without data `model(params, state)`). Then a `Stateful(params, state)` is passed
+            wherever parameters are.
         """
         metric = Euclidean() if metric is None else metric
         measure = Mean() if measure is None else measure
@@ -66,26 +75,24 @@ class Composite(eqx.Module):
             )
         if not isinstance(measure, AbstractMeasure):
             raise ValueError(f"measure must be Mean(), Sum() or Weights(w), got {measure!r}.")
-        if loss is None and not isinstance(metric, AbstractLikelihood):
-            name = type(metric).__name__
-            raise ValueError(
-                f"{name} is not a likelihood, so the loss cannot be left out: "
-                f"Composite(model, loss=lambda z, y: ..., metric={name}(...))."
-            )
         if loss is not None and not callable(loss):
             raise ValueError(
                 f"loss must be callable, loss(outputs, targets), got {type(loss).__name__}."
             )
-        self.model = model
-        self.loss = loss
+        # A lambda that is written anew is the one before, and compiles nothing.
+        self.model = canonical(model)
+        self.loss = None if loss is None else canonical(loss)
         self.metric = metric
         self.measure = measure
         self.coupled = coupled
+        self.stateful = stateful
 
     def __repr__(self) -> str:
-        parts = [_name(self.model), "likelihood" if self.loss is None else _name(self.loss)]
-        coupled = ", coupled=True" if self.coupled else ""
-        return f"Composite({', '.join(parts)}, {self.metric!r}, {self.measure!r}{coupled})"
+        own = "likelihood" if isinstance(self.metric, AbstractLikelihood) else "no loss"
+        parts = [_name(self.model), own if self.loss is None else _name(self.loss)]
+        declared = [f", {name}=True" for name in ("coupled", "stateful") if getattr(self, name)]
+        rest = f"{self.metric!r}, {self.measure!r}{''.join(declared)}"
+        return f"Composite({', '.join(parts)}, {rest})"
 
     def outputs(self, params: Params, inputs: PyTree) -> Outputs:
         """Return the outputs of the model.
@@ -95,7 +102,29 @@ class Composite(eqx.Module):
         - `params`: the parameters.
         - `inputs`: the inputs of the batch, `None` for a model without data.
         """
-        return self.model(params) if inputs is None else self.model(params, inputs)
+        return self.outputs_and_state(params, inputs)[0]
+
+    def outputs_and_state(self, params: Params, inputs: PyTree) -> tuple[Outputs, PyTree]:
+        """Return the outputs of the model and its new state, `None` for a model without state.
+
+        **Arguments:**
+
+        - `params`: the parameters; with state, a `Stateful`.
+        - `inputs`: the inputs of the batch, `None` for a model without data.
+        """
+        check_stateful(self, params)
+        data = () if inputs is None else (inputs,)
+        if not self.stateful:
+            return self.model(params, *data), None
+        # A copy of the state: Equinox marks a `State` as old once it has been used.
+        made = self.model(params.params, jax.tree.map(lambda x: x, params.state), *data)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise ValueError(
+                "Composite(stateful=True): the model must return a pair, its outputs and its new "
+                f"state, e.g. return outputs, state, got {type(made).__name__}"
+                + (f" of length {len(made)}." if isinstance(made, tuple) else ".")
+            )
+        return made
 
     def one(self, params: Params, inputs: PyTree) -> Outputs:
         """Return the outputs of one sample.
@@ -107,7 +136,7 @@ class Composite(eqx.Module):
         """
         batch = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, inputs)
         first = lambda x: x[0] if eqx.is_array(x) else x
-        return jax.tree.map(first, self.model(params, batch))
+        return jax.tree.map(first, self.outputs(params, batch))
 
     def value(self, outputs: Outputs, batch: Batch) -> Scalar:
         """Return L at the outputs.
@@ -118,20 +147,14 @@ class Composite(eqx.Module):
         - `batch`: for its targets.
         """
         if self.loss is None:
-            assert isinstance(self.metric, AbstractLikelihood)
-            if batch.inputs is None:
-                raise ValueError(
-                    "loss was left out, but a model without data has no targets: "
-                    "Composite(model, loss=lambda z: ...)."
-                )
-            if batch.targets is None:
-                raise ValueError(
-                    "loss was left out, so the batch must have targets: batch=(inputs, targets)."
-                )
-            losses = jax.vmap(self.metric.negative_log_likelihood)(outputs, batch.targets)
-            return self.measure.total(losses)
+            return self._likelihood(outputs, batch)
         values = self.loss(outputs) if batch.targets is None else self.loss(outputs, batch.targets)
         values = jnp.asarray(values)
+        if jnp.issubdtype(values.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"loss must return real numbers, got {values.dtype}: e.g. jnp.abs(z - y) ** 2, or "
+                "the real part, values.real."
+            )
         if values.ndim == 0:
             return values
         count = sample_count(batch)
@@ -142,6 +165,36 @@ class Composite(eqx.Module):
                 f"{values.shape}. Sum over the other axes inside the loss."
             )
         return self.measure.total(values)
+
+    def _likelihood(self, outputs: Outputs, batch: Batch) -> Scalar:
+        """Return the negative log-likelihood of the metric, averaged."""
+        metric = self.likelihood
+        if batch.targets is None:
+            wanted, without = "batch=(inputs, targets)", ""
+            if batch.inputs is None:
+                wanted = "batch=(None, targets), or Composite(model, loss=lambda z: ...)"
+                without = " of a model without data"
+            raise ValueError(
+                f"loss was left out, so the batch{without} must have targets: {wanted}."
+            )
+        if batch.inputs is None:
+            return metric.negative_log_likelihood(outputs, batch.targets)
+        losses = jax.vmap(metric.negative_log_likelihood)(outputs, batch.targets)
+        return self.measure.total(losses)
+
+    @property
+    def likelihood(self) -> AbstractLikelihood:
+        """The metric as the likelihood whose negative logarithm is the loss.
+
+        Raises a `ValueError` if the loss was left out and the metric is not a likelihood.
+        """
+        if not isinstance(self.metric, AbstractLikelihood):
+            name = type(self.metric).__name__
+            raise ValueError(
+                f"{name} is not a likelihood, so the loss cannot be left out here: "
+                f"Composite(model, loss=lambda z, y: ..., metric={name}(...))."
+            )
+        return self.metric
 
     def value_and_differential(
         self, outputs: Outputs, batch: Batch
@@ -161,7 +214,8 @@ class Composite(eqx.Module):
 
         **Arguments:**
 
-        - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
+        - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
+            `None`.
         """
         batch = as_batch(batch)
         count = sample_count(batch)
@@ -176,6 +230,10 @@ class Objective(eqx.Module):
     problem: Composite
     batch: Batch
 
+    def __repr__(self) -> str:
+        samples = f"{self.count} samples" if self.has_data else "no data"
+        return f"Objective({self.problem!r}, {samples})"
+
     @property
     def count(self) -> int:
         """N, the number of samples; 1 for a model without data."""
@@ -187,13 +245,29 @@ class Objective(eqx.Module):
         return self.batch.inputs is not None
 
     @property
+    def has_loss(self) -> bool:
+        """Whether there is a loss: a function, or a likelihood and targets."""
+        problem = self.problem
+        own = isinstance(problem.metric, AbstractLikelihood) and self.batch.targets is not None
+        return problem.loss is not None or own
+
+    @property
     def by_sample(self) -> bool:
         """Whether the outputs of a sample depend on that sample only."""
         return self.has_data and not self.problem.coupled
 
+    @property
+    def observed(self) -> AbstractMetric:
+        """The metric of a model without data, which may have targets."""
+        return self.problem.metric.observe(self.batch.targets, jnp.asarray(0))
+
     def outputs(self, params: Params) -> Outputs:
         """Return the outputs of the model on the batch."""
         return self.problem.outputs(params, self.batch.inputs)
+
+    def outputs_and_state(self, params: Params) -> tuple[Outputs, PyTree]:
+        """Return the outputs of the model on the batch, and its new state."""
+        return self.problem.outputs_and_state(params, self.batch.inputs)
 
     def value(self, params: Params) -> Scalar:
         """Return the loss on the batch."""
@@ -214,7 +288,7 @@ class Objective(eqx.Module):
         """Return the divergence of outputs from others, averaged as the metric is."""
         metric = self.problem.metric
         if not self.has_data:
-            return jnp.asarray(metric.observe(None, jnp.asarray(0)).divergence(moved, outputs))
+            return jnp.asarray(self.observed.divergence(moved, outputs))
         arrays, rest = eqx.partition((moved, outputs, self.batch.targets), eqx.is_array)
 
         def one(sample, index):
@@ -222,6 +296,30 @@ class Objective(eqx.Module):
             return jnp.asarray(metric.observe(y, index).divergence(u, z))
 
         return self.problem.measure.total(jax.vmap(one)(arrays, jnp.arange(self.count)))
+
+
+def without_loss(problem: Composite) -> Composite:
+    """Return a problem whose loss is zero, for what asks for its geometry alone."""
+    return eqx.tree_at(lambda p: p.loss, problem, _zero, is_leaf=lambda x: x is None)
+
+
+def _zero(*_: Any) -> Scalar:
+    return jnp.zeros(())
+
+
+def check_stateful(problem: Composite, params: Params) -> None:
+    """Raise a `ValueError` if a model with state is given none, or one without is given some."""
+    if problem.stateful and not isinstance(params, Stateful):
+        raise ValueError(
+            "Composite(stateful=True): params must be parameters and state, e.g. "
+            f"pullback.Stateful(params, state), got {type(params).__name__}."
+        )
+    if not problem.stateful and isinstance(params, Stateful):
+        raise ValueError(
+            "params is a Stateful, but the problem has no state. Declare it, "
+            "Composite(..., stateful=True) with model(params, state, inputs) -> outputs, state; or "
+            "pass the parameters alone."
+        )
 
 
 def _name(function: Any) -> str:

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
 from .._base import checks
+from .._base.show import settings
 from .._base.types import Scalar
 
 
@@ -22,6 +23,9 @@ class AbstractMeasure(eqx.Module):
 
     positive: eqx.AbstractClassVar[bool]
     """Whether every weight is positive, so that no sample can be absent."""
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def weights(self, count: int, dtype: DTypeLike) -> Float[Array, " N"]:
@@ -32,6 +36,16 @@ class AbstractMeasure(eqx.Module):
         - `count`: the number N of samples.
         - `dtype`: the dtype of the weights.
         """
+
+    def observations(self, count: int, dtype: DTypeLike) -> Scalar:
+        """How many observations the batch stands for; by default the sum of the weights.
+
+        **Arguments:**
+
+        - `count`: the number N of samples.
+        - `dtype`: the dtype of the number.
+        """
+        return jnp.sum(self.weights(count, dtype))
 
     def total(self, values: Float[Array, " N"]) -> Scalar:
         """The integral of one number per sample; values of absent samples are ignored.
@@ -51,6 +65,9 @@ class Mean(AbstractMeasure):
 
     def weights(self, count, dtype):
         return jnp.full(count, 1 / count, dtype)
+
+    def observations(self, count, dtype):
+        return jnp.asarray(count, dtype)
 
 
 class Sum(AbstractMeasure):

@@ -11,10 +11,11 @@ import jax.dtypes
 import jax.numpy as jnp
 import numpy as np
 
+from .._base.stateful import Stateful
 from .._base.tree import has_half, is_half, refuse_complex, split, structure
 from .._base.types import Outputs, Params
 from .batch import Batch, as_batch, sample_count
-from .composite import Composite, Objective
+from .composite import Composite, Objective, check_stateful
 
 
 def is_traced(tree: Any) -> bool:
@@ -25,7 +26,7 @@ def is_traced(tree: Any) -> bool:
 def validate(problem: Composite, params: Params, batch: Any = None) -> tuple[Params, Batch]:
     """Return parameters and batch as arrays; raise if one of the three cannot be used."""
     check_problem(problem)
-    return check_params(params), _arrays(as_batch(batch))
+    return check_point(problem, params), _arrays(as_batch(batch))
 
 
 def validate_metric_batch(metric_batch: Any, batch: Batch) -> Batch | None:
@@ -67,6 +68,15 @@ def check_problem(problem: Any) -> None:
         )
 
 
+def check_point(problem: Composite, params: Params) -> Params:
+    """Return parameters, and state if the problem has one, as JAX arrays; raise if unusable."""
+    check_stateful(problem, params)
+    if not isinstance(params, Stateful):
+        return check_params(params)
+    jax.tree.map(_refuse_explicit, params.state)
+    return Stateful(check_params(params.params), params.state)
+
+
 def check_params(params: Params) -> Params:
     """Return the parameters as JAX arrays of at least float32; raise if nothing can move."""
     params = _arrays(params)
@@ -90,14 +100,15 @@ def check_params(params: Params) -> Params:
 def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
     """Raise a `ValueError` if a batch does not fit the model, which is traced for its shapes."""
     check_inputs(batch)
-    outputs = eqx.filter_eval_shape(problem.outputs, params, batch.inputs)
+    outputs, state = eqx.filter_eval_shape(problem.outputs_and_state, params, batch.inputs)
     check_outputs(problem.at(batch), outputs)
+    check_state(params, state)
 
 
 def check_inputs(batch: Batch) -> None:
-    """Raise a `ValueError` if a batch is complex or its leading axes disagree."""
+    """Raise a `ValueError` if inputs are complex or leading axes disagree."""
+    # Complex targets are data: the loss, which is real, is differentiated in the outputs only.
     refuse_complex(batch.inputs, "batch inputs")
-    refuse_complex(batch.targets, "batch targets")
     sample_count(batch)
 
 
@@ -128,6 +139,26 @@ def check_outputs(objective: Objective, outputs: Outputs) -> None:
             f"output shapes {bad}. A model of one sample is batched by jax.vmap: "
             "model=lambda params, x: jax.vmap(f, (None, 0))(params, x)."
         )
+
+
+def check_state(params: Params, state: Any) -> None:
+    """Raise a `ValueError` if a new state (or its shapes) cannot take the place of the old one."""
+    if not isinstance(params, Stateful):
+        return
+    describe = lambda x: f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else repr(x)
+    (old, like), (new, found) = (jax.tree.flatten(tree) for tree in (params.state, state))
+    advice = (
+        "The new state must have the structure, shapes and dtypes of the old one. Under jax.vmap a "
+        "model of one sample returns one state per sample unless out_axes=(0, None); Flax makes "
+        "running statistics in float32, which a model in float64 returns in float64: cast them "
+        "before, jax.tree.map(lambda x: x.astype(float), batch_stats)."
+    )
+    if like != found:
+        raise ValueError(f"the model returned a state {found} for a state {like}. {advice}")
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params.state)]
+    for path, a, b in zip(paths, map(describe, old), map(describe, new), strict=True):
+        if a != b:
+            raise ValueError(f"the model returned state{path}: {b} for {a}. {advice}")
 
 
 def _arrays(tree: Any) -> Any:

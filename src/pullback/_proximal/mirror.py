@@ -28,6 +28,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._base.checks import function, instance, positive
 from .._base.results import RESULTS, successful_if
+from .._base.show import settings
 from .._base.tree import split, structure
 from .._base.types import Covector, Flat, Params, Scalar
 from .._compat.xla import jit
@@ -41,6 +42,9 @@ from .steps import half_square
 
 class AbstractMirror(eqx.Module):
     """A divergence between parameters, with its mirror step."""
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def move(self, params: Params, covector: Covector) -> tuple[Params, RESULTS]:

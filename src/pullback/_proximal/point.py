@@ -1,12 +1,12 @@
 """What the steps of this room share: a problem on flat parameters, and the record of a step."""
 
-from html import escape
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._base.results import RESULTS, failed
+from .._base.results import RESULTS, describe, failed, outcome
+from .._base.show import applies, number, several, table
 from .._base.tree import Structure, split, structure
 from .._base.types import Count, Flat, Params, Scalar
 from .._problem.batch import Batch
@@ -37,35 +37,29 @@ class ProximalStep(eqx.Module):
     """A code that is data; `RESULTS[result]` is its message."""
 
     def __repr__(self) -> str:
-        if not self._single:
-            return f"ProximalStep(value: {self.value.dtype}{list(self.value.shape)})"
-        parts = ", ".join(f"{name} {text}" for name, text in self._lines())
-        return f"ProximalStep({parts})"
+        found = ", ".join(f"{name} {text}" for name, text in self._numbers())
+        return f"ProximalStep({several(self.value)}{found}, {outcome(self.result)})"
 
     def __str__(self) -> str:
-        if not self._single:
-            return repr(self)
         return "\n".join(f"{name:<18}{text}" for name, text in self._lines())
 
     def _repr_html_(self) -> str:
-        if not self._single:
-            return f"<p>{escape(repr(self))}</p>"
-        row = "<tr><td>{}</td><td>{}</td></tr>".format
-        return f"<table>{''.join(row(name, escape(text)) for name, text in self._lines())}</table>"
+        return table(self._lines())
 
     @property
-    def _single(self) -> bool:
-        """Whether this is one step with known numbers: neither traced nor a batch of them."""
-        return not is_traced(self.value) and jnp.ndim(self.value) == 0
+    def message(self) -> str:
+        """The name of the result, and what to do about it if it is a failure."""
+        return describe(self.result)
 
     def _lines(self) -> list[tuple[str, str]]:
+        return [*self._numbers(), ("result", self.message)]
+
+    def _numbers(self) -> list[tuple[str, str]]:
         numbers = (("residual", self.residual, ".1e"), ("least eigenvalue", self.least, ".3g"))
-        shown = [(name, format(float(x), how)) for name, x, how in numbers if not jnp.isnan(x)]
         return [
-            ("loss", f"{float(self.value):.6g}"),
-            *shown,
-            ("inner steps", str(int(self.steps))),
-            ("result", RESULTS[self.result] or "successful"),
+            ("loss", number(self.value, ".6g")),
+            *((name, number(x, how)) for name, x, how in numbers if applies(x)),
+            *((("inner steps", number(self.steps, "d")),) if applies(self.steps) else ()),
         ]
 
 

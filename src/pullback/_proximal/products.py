@@ -29,7 +29,12 @@ def gauss_newton(problem: Composite, params: Params, vector: Vector, batch: Any 
     - `batch`: as for `natural_gradient`.
     """
     plain = Composite(
-        problem.model, lambda z, *_: 0.0, Euclidean(), problem.measure, problem.coupled
+        problem.model,
+        lambda z, *_: 0.0,
+        Euclidean(),
+        problem.measure,
+        problem.coupled,
+        problem.stateful,
     )
     return pullback(plain, params, batch).flat(vector)
 

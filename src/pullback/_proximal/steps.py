@@ -294,7 +294,7 @@ def _ambient(point: Point, z: Any) -> OutputVector:
     problem, metric = objective.problem, objective.problem.metric
     _, c = problem.value_and_differential(z, objective.batch)
     if not objective.has_data:
-        return metric.observe(None, jnp.asarray(0)).sharp(z, c)
+        return objective.observed.sharp(z, c)
     weights = problem.measure.weights(objective.count, point.like.dtype)
     if metric.couples_samples:
         return metric.weigh(weights).sharp(z, c)

@@ -8,6 +8,7 @@ never changes \(A\delta\), which is all that the metric sees.
 """
 
 import abc
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -46,6 +47,13 @@ class AbstractGauge(eqx.Module):
     def valid(self) -> Array:
         """Whether W is positive definite."""
 
+    def part(self, take: Callable[[Flat], Flat]) -> "AbstractGauge":
+        """The gauge of some of the parameters, whose entries `take` selects."""
+        raise checks.error(
+            "inverse", "gauge", self, "diagonal for solver=Blocks(...), which inverts the metric "
+            "of each block of the parameters by itself", _EXAMPLE,
+        )  # fmt: skip
+
 
 class EuclideanGauge(AbstractGauge):
     """W = I."""
@@ -65,6 +73,9 @@ class EuclideanGauge(AbstractGauge):
     @property
     def valid(self):
         return jnp.asarray(True)
+
+    def part(self, take):
+        return self
 
 
 class DiagonalGauge(AbstractGauge):
@@ -87,6 +98,9 @@ class DiagonalGauge(AbstractGauge):
     @property
     def valid(self):
         return jnp.all((self.weights > 0) & jnp.isfinite(self.weights))
+
+    def part(self, take):
+        return DiagonalGauge(take(self.weights))
 
 
 class MatrixGauge(AbstractGauge):

@@ -10,12 +10,14 @@ There is no loss and no metric here. The Jacobian has two forms:
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from .._base.part import Part
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params
 
@@ -27,37 +29,45 @@ class Linearisation(eqx.Module):
     tangent_map: Callable
     params: Structure = eqx.field(static=True)
     like: Structure = eqx.field(static=True)
+    state: PyTree
+    """The new state of the model; `None` for a model without."""
+    part: Part | None = None
+    """The leaves that are parameters, if the tangent map has others too."""
 
     def pushforward(self, v: Flat) -> OutputVector:
         """J v."""
-        return self.tangent_map(self.params.unravel(v))
+        tangent = self.params.unravel(v)
+        return self.tangent_map(tangent if self.part is None else self.part.completed(tangent))
 
     def pull(self, c: OutputCovector) -> Flat:
         """Jᵀ c."""
+        whole = self.params if self.part is None else self.part.whole
         leaves = [
-            jax.ShapeDtypeStruct(s, t)
-            for s, t in zip(self.params.shapes, self.params.dtypes, strict=True)
+            jax.ShapeDtypeStruct(s, t) for s, t in zip(whole.shapes, whole.dtypes, strict=True)
         ]
-        primal = jax.tree.unflatten(self.params.treedef, leaves)
-        return self.params.ravel(jax.linear_transpose(self.tangent_map, primal)(c)[0])
+        primal = jax.tree.unflatten(whole.treedef, leaves)
+        pulled = jax.linear_transpose(self.tangent_map, primal)(c)[0]
+        return self.params.ravel(pulled if self.part is None else self.part.select(pulled))
 
 
 def linearise(
-    function: Callable[[Params], Outputs], point: Params, params: Structure
+    function: Callable[[Params], Any], point: Params, params: Structure, has_state: bool = False
 ) -> Linearisation:
-    """Linearise a function of the parameters."""
+    """Linearise a function of the parameters; with `has_state` it returns outputs and a state."""
     static = []
 
     def coordinates(point):
-        moving, carried = split(function(point))
-        arrays, rest = eqx.partition(carried, eqx.is_array)
-        # `jax.linearize` returns arrays only: other leaves of the outputs leave the trace here.
+        outputs, state = function(point) if has_state else (function(point), None)
+        moving, carried = split(outputs)
+        arrays, rest = eqx.partition((carried, state), eqx.is_array)
+        # `jax.linearize` returns arrays only: other leaves leave the trace here.
         static[:] = [rest]
         return moving, arrays
 
     moving, tangent_map, arrays = jax.linearize(coordinates, point, has_aux=True)
+    carried, state = eqx.combine(arrays, static[0])
     return Linearisation(
-        eqx.combine(moving, arrays, static[0]), tangent_map, params, structure(moving)
+        eqx.combine(moving, carried), tangent_map, params, structure(moving), state
     )
 
 

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
@@ -21,35 +21,14 @@ from .._base.vector import probe
 from .._problem.composite import Objective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
+from .block_root import BlockRoot
+from .cut import Cut, Uncut
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
 from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
+from .separated import Separated, separable, separate
 
 MEMORY = 2**30
 """The default bound, in bytes, on the working storage of Jacobian blocks."""
-
-
-class BlockRoot(AbstractRoot):
-    """The root of a batch: one root per sample, block diagonal."""
-
-    roots: AbstractRoot
-
-    @property
-    def log_scale(self):
-        return self.roots.log_scale.ravel()
-
-    def unit(self, w):
-        return jax.vmap(lambda root, w: root.unit(w))(
-            self.roots, w.reshape(self.roots.log_scale.shape)
-        )
-
-    def unit_transpose(self, v):
-        return jax.vmap(lambda root, v: root.unit_transpose(v))(self.roots, v).ravel()
-
-    def unit_lift(self, c):
-        return jax.vmap(lambda root, c: root.unit_lift(c))(self.roots, c).ravel()
-
-    def unreached(self, c):
-        return jax.vmap(lambda root, c: root.unreached(c))(self.roots, c)
 
 
 class Analysis:
@@ -78,6 +57,17 @@ class Rows(eqx.Module):
     order: Int[np.ndarray, " P"] | None = None
     """The parameters in the order of the columns of `dense`, if that is not their own."""
     analysis: Analysis | None = eqx.field(static=True, default=None)
+    cut: Cut | Uncut | None = None
+    """How a model that mixes samples is separated into samples; `None` if it mixes none."""
+
+    def __repr__(self) -> str:
+        return f"Rows({self._text()})"
+
+    def _text(self) -> str:
+        """Return the shape and the dtype of A, of one of them if there are several."""
+        *batch, m = self.log_scale.shape
+        several = f"{' x '.join(map(str, batch))} results: " if batch else ""
+        return f"{several}A is {m} x {self.linear.params.size}, {self.dtype}"
 
     # ---- sizes ----------------------------------------------------------------------------------
 
@@ -141,9 +131,14 @@ class Rows(eqx.Module):
         return max(self.shape) * jnp.finfo(self.dtype).eps * size
 
     @property
+    def by_sample(self) -> bool:
+        """Whether the rows of J are formed sample by sample."""
+        return self.objective.by_sample or isinstance(self.cut, Cut)
+
+    @property
     def by_block(self) -> bool:
-        """Whether the rows of a sample depend on that sample only."""
-        return self.objective.by_sample and not self.objective.problem.metric.couples_samples
+        """Whether the rows of a sample are formed by themselves."""
+        return self.by_sample and not self.objective.problem.metric.couples_samples
 
     @property
     def chunk(self) -> int:
@@ -170,21 +165,22 @@ class Rows(eqx.Module):
         """Return the rows in the coordinates of what the user gives as a gauge."""
         gauge = as_gauge(gauge, self.structure, self.dtype)
         return Rows(
-            self.objective, self.params, self.linear, self.root, self.log_scale, gauge, self.memory
-        )
+            self.objective, self.params, self.linear, self.root, self.log_scale, gauge, self.memory,
+            cut=self.cut,
+        )  # fmt: skip
 
     def analysed(self, found: Any) -> "Rows":
         """Return the rows with the result of an analysis of the model."""
         return Rows(
             self.objective, self.params, self.linear, self.root, self.log_scale, self.gauge,
-            self.memory, analysis=Analysis(found),
+            self.memory, analysis=Analysis(found), cut=self.cut,
         )  # fmt: skip
 
     def formed(self, dense: Array, order: np.ndarray | None = None) -> "Rows":
         """Return the rows with Ã, its grading left out, at hand."""
         return Rows(
             self.objective, self.params, self.linear, self.root, self.log_scale, self.gauge,
-            self.memory, dense, order, self.analysis,
+            self.memory, dense, order, self.analysis, self.cut,
         )  # fmt: skip
 
     # ---- coordinates ----------------------------------------------------------------------------
@@ -253,8 +249,10 @@ class Rows(eqx.Module):
         if formed or not self.by_block or self.chunk >= self.count:
             return function(self.scale[:, None] * self.unit_rows())
 
+        one = self._scaled_block()
+
         def blocks(samples):
-            rows = jax.vmap(self._scaled_block)(samples).reshape(-1, self.shape[1])
+            rows = jax.vmap(one)(samples).reshape(-1, self.shape[1])
             return function(self.gauge.rows(rows))
 
         return sum_over_samples(blocks, self._scaled_samples(), self.count, self.chunk)
@@ -267,8 +265,10 @@ class Rows(eqx.Module):
             rows = self.scale[:, None] * self.unit_rows()
             return jax.vmap(function)(rows.reshape(count, -1, self.shape[1]))
 
+        block = self._scaled_block()
+
         def one(sample):
-            return function(self.gauge.rows(self._scaled_block(sample)))
+            return function(self.gauge.rows(block(sample)))
 
         return over_samples(one, self._scaled_samples(), self.count, self.chunk)
 
@@ -279,10 +279,10 @@ class Rows(eqx.Module):
     def _plain_rows(self) -> Float[Array, "m P"]:
         """Return Â in the coordinates of the parameters."""
         objective, root = self.objective, self.root
-        if not objective.by_sample:
+        if not self.by_sample:
             rows = self._block(objective.outputs, root.unit_transpose, root.unit, self.shape[0])
         else:
-            rows = over_samples(self._sample_block, self._samples(), self.count, self.chunk)
+            rows = over_samples(self._sample_block(), self._samples(), self.count, self.chunk)
             rows = rows.reshape(-1, self.shape[1])
             if objective.problem.metric.couples_samples:
                 # The metric mixes the samples: rows are those of J, and each column is an output
@@ -293,24 +293,46 @@ class Rows(eqx.Module):
 
     def _samples(self):
         inputs = eqx.filter(self.objective.batch.inputs, eqx.is_array)
-        return inputs, (self.root.roots if isinstance(self.root, BlockRoot) else None)
+        roots = self.root.roots if isinstance(self.root, BlockRoot) else None
+        return inputs, roots, jnp.arange(self.count)
 
     def _scaled_samples(self):
         return self._samples(), self.log_scale.reshape(self.count, -1)
 
-    def _scaled_block(self, sample) -> Float[Array, "q P"]:
-        """Return the rows of A of one sample; zero if the sample is absent."""
-        block, log_scale = self._sample_block(sample[0]).astype(self.dtype), sample[1][:, None]
-        return jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0)
+    def _scaled_block(self) -> Callable[[PyTree], Float[Array, "q P"]]:
+        """Return the function from a sample to its rows of A; zero if the sample is absent."""
+        one = self._sample_block()
 
-    def _sample_block(self, sample) -> Float[Array, "q P"]:
-        inputs, root = sample
+        def scaled(sample):
+            block, log_scale = one(sample[0]).astype(self.dtype), sample[1][:, None]
+            return jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0)
+
+        return scaled
+
+    def _sample_block(self) -> Callable[[PyTree], Float[Array, "q P"]]:
+        """Return the function from a sample to its rows of Â, with what all samples share."""
+        like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
         static = eqx.filter(self.objective.batch.inputs, eqx.is_array, inverse=True)
-        one = lambda params: self.objective.problem.one(params, eqx.combine(inputs, static))
-        if root is None:
-            like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
-            return self._block(one, like.ravel, like.unravel, like.size)
-        return self._block(one, root.unit_transpose, root.unit, root.size)
+        separated = self.separated
+
+        def one(sample):
+            inputs, root, index = sample
+            ways = (like.ravel, like.unravel, like.size)
+            if root is not None:
+                ways = (root.unit_transpose, root.unit, root.size)
+            if separated is None:
+                whole = lambda p: self.objective.problem.one(p, eqx.combine(inputs, static))
+                return self._block(whole, *ways)
+            return separated.block(jax.tree.leaves(inputs), index, like, *ways)
+
+        return one
+
+    @property
+    def separated(self) -> Separated | None:
+        """The statistics of a model that mixes samples, and the rows of a sample given them."""
+        if not isinstance(self.cut, Cut):
+            return None
+        return separate(self.cut, self.structure, self.objective, self.params)
 
     def _block(
         self, function: Callable[[Params], Outputs], push: Callable, pull: Callable, size: int
@@ -330,21 +352,25 @@ def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
     problem, batch = objective.problem, objective.batch
     like = structure(params)
     moving, carried = split(params)
-    linear = linearise(lambda p: objective.outputs(eqx.combine(p, carried)), moving, like)
+    model = lambda p: objective.outputs_and_state(eqx.combine(p, carried))
+    linear = linearise(model, moving, like, has_state=True)
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, linear.outputs)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
     # rounding for rank.
     dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)
     if not objective.has_data:
-        root = problem.metric.observe(None, jnp.asarray(0)).root(linear.outputs)
+        root = objective.observed.root(linear.outputs)
         log_scale = root.log_scale.astype(dtype)
         return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
     weights = problem.measure.weights(objective.count, like.dtype)
+    separation = separable(objective, params) if problem.coupled else None
     if problem.metric.couples_samples:
         root = problem.metric.weigh(weights).root(linear.outputs)
         log_scale = root.log_scale.astype(dtype)
-        return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
+        return Rows(
+            objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
+        )
     outputs, constants = eqx.partition(linear.outputs, eqx.is_array)
     targets, static = eqx.partition(batch.targets, eqx.is_array)
 
@@ -355,4 +381,6 @@ def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
     root = BlockRoot(jax.vmap(one)(outputs, targets, jnp.arange(objective.count)))
     half = jnp.log(weights).astype(dtype)[:, None] / 2
     log_scale = (root.log_scale.astype(dtype).reshape(objective.count, -1) + half).ravel()
-    return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
+    return Rows(
+        objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
+    )

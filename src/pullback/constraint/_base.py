@@ -25,6 +25,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from .._base.checks import is_concrete
+from .._base.show import settings
 from .._base.types import Params, Scalar
 
 
@@ -40,6 +41,9 @@ class AbstractConstraint(eqx.Module):
             def __call__(self, params):
                 return params / jnp.maximum(1.0, jnp.linalg.norm(params))
     """
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def slack(self, params: Params) -> Scalar:

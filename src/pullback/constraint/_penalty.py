@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._base.checks import error, instance, positive
+from .._base.show import settings
 from .._base.tree import split
 from .._base.types import Covector, Params, Scalar
 from ._base import AbstractConstraint
@@ -31,6 +32,9 @@ class Penalty(eqx.Module):
 
     constraint: AbstractConstraint
     strength: float | Scalar
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     def __check_init__(self):
         wanted, example = "a set of pullback.constraint", "Penalty(Simplex(), 10.0)"

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from .._base.checks import function, positive
+from .._base.show import settings
 from .._base.tree import structure
 from .._base.types import Params, Scalar
 from .._problem.batch import Batch
@@ -31,6 +32,9 @@ class AbstractEvent(eqx.Module):
         def description(self):
             return f"all parameters fell below {self.level:g}"
     """
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def condition(self, t: Scalar, params: Params, problem: Composite, batch: Batch) -> Array:

@@ -9,8 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._base.checks import is_concrete, positive
-from .._base.results import RESULTS
+from .._base.checks import positive
+from .._base.results import RESULTS, outcome
+from .._base.show import applies, facts, settings, several
 from .._base.types import Count, Scalar
 
 
@@ -27,12 +28,8 @@ class Inspection(eqx.Module):
     """The smallest singular value that is kept."""
 
     def __repr__(self) -> str:
-        if not is_concrete(self.rank):
-            return "Inspection(traced)"
-        message = RESULTS[self.result] or "successful"
-        if jnp.ndim(self.rank) or int(self.rank) < 0:
-            return f"Inspection({message})"
-        return f"Inspection(rank={int(self.rank)}, smallest={float(self.smallest):.3e}, {message})"
+        found = facts(rank=self.rank, smallest=self.smallest if applies(self.rank) else None)
+        return f"Inspection({several(self.rank)}{', '.join([*found, outcome(self.result)])})"
 
 
 class RankChange(eqx.Module):
@@ -51,6 +48,9 @@ class RankChange(eqx.Module):
     """
 
     collapse: float | Scalar = 1e-6
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     def __check_init__(self):
         example = "RankChange(collapse=1e-6)"

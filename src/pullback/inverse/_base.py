@@ -24,6 +24,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.show import settings
 from .._base.types import Scalar
 
 
@@ -43,6 +44,9 @@ class AbstractInverse(eqx.Module):
 
     gauge: eqx.AbstractVar[Any]
     """The inner product on the parameters; `None` for the Euclidean one."""
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def filter(self, s: Float[Array, " k"], cutoff: Scalar) -> Float[Array, " k"]:

@@ -15,6 +15,7 @@ from ._exponential_family import ExponentialFamily as ExponentialFamily
 from ._gaussian import Gaussian as Gaussian
 from ._gaussian_covariance import GaussianMeanCovariance as GaussianMeanCovariance
 from ._gaussian_scale import GaussianMeanScale as GaussianMeanScale
+from ._likelihood import Likelihood as Likelihood
 from ._loss_hessian import Absolute as Absolute
 from ._loss_hessian import AbstractSpectrum as AbstractSpectrum
 from ._loss_hessian import Clip as Clip

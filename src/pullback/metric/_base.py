@@ -24,7 +24,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._base.show import settings
+from .._base.tree import is_coordinate, structure
 from .._base.types import OutputCovector, Outputs, OutputVector, Scalar
+from ._indefinite import describe, is_indefinite
 
 
 class AbstractRoot(eqx.Module):
@@ -80,6 +83,13 @@ class AbstractRoot(eqx.Module):
         - `c`: an output covector.
         """
         return jax.tree.map(jnp.zeros_like, c)
+
+    @property
+    def is_finite(self) -> Array:
+        """Whether the root is that of a metric; a logarithm of -inf is an absent row, and fine."""
+        leaves = [x for x in jax.tree.leaves(self) if is_coordinate(x)]
+        good = [jnp.all(~jnp.isnan(x) & (x != jnp.inf)) for x in leaves]
+        return jnp.all(jnp.stack(good)) if good else jnp.asarray(True)
 
     @property
     def size(self) -> int:
@@ -152,6 +162,9 @@ class AbstractMetric(eqx.Module):
     Leading axes and other leaves are independent factors, over which M is block diagonal. 0: M is
     diagonal. `None`: any two entries may be coupled.
     """
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def root(self, z: Outputs) -> AbstractRoot:
@@ -244,7 +257,12 @@ class AbstractMetric(eqx.Module):
 
         - `z`: the outputs of one sample.
         """
-        return f"{type(self).__name__} is not finite at these outputs."
+        name, like = type(self).__name__, structure(z)
+        eye = jnp.eye(like.size, dtype=like.dtype)
+        matrix = jax.vmap(lambda v: like.ravel(self.apply(z, like.unravel(v))))(eye).T
+        if is_indefinite(matrix):
+            return describe(matrix, name, "A metric must not be negative in any direction.", z)
+        return f"{name} is not finite at these outputs."
 
 
 class AbstractLikelihood(AbstractMetric):

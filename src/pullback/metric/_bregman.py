@@ -12,7 +12,8 @@ from typing import ClassVar
 from .._base import checks
 from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, hessian
-from ._dense import AbstractMatrixMetric, describe
+from ._dense import AbstractMatrixMetric
+from ._indefinite import describe
 
 
 class Bregman(AbstractMatrixMetric):
@@ -37,7 +38,7 @@ class Bregman(AbstractMatrixMetric):
         return bregman(self.phi, u, z, _OWNER)
 
     def complaint(self, z):
-        return describe(self.matrix(z), f"The Hessian of {_OWNER}", "phi must be convex.")
+        return describe(self.matrix(z), f"The Hessian of {_OWNER}", "phi must be convex.", z)
 
 
 _OWNER = "Bregman(phi=...)"

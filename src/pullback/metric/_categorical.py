@@ -212,7 +212,7 @@ def _probabilities(targets, z: Array) -> Array:
     targets = jnp.asarray(targets)
     if _are_classes(targets, z):
         return jax.nn.one_hot(targets, z.shape[-1], dtype=z.dtype)
-    if targets.shape == z.shape:
+    if targets.shape == z.shape and not jnp.issubdtype(targets.dtype, jnp.complexfloating):
         return targets.astype(z.dtype)
     raise ValueError(
         f"Categorical targets must be integer classes of shape {z.shape[:-1]} or probabilities "

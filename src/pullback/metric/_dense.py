@@ -9,13 +9,13 @@ own.
 import abc
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from .._base.tree import structure
 from .._base.types import Outputs
 from .._base.vector import finite_or_nan
 from ._base import AbstractMetric
+from ._indefinite import describe
 from ._roots import factor_root, matrix_apply, matrix_root, matrix_sharp
 
 
@@ -39,6 +39,10 @@ class AbstractMatrixMetric(AbstractMetric):
 
     def sharp(self, z, c):
         return matrix_sharp(self.matrix(z), z, c)
+
+    def complaint(self, z):
+        cure = "A metric must not be negative in any direction."
+        return describe(self.matrix(z), f"The matrix of {type(self).__name__}", cure, z)
 
 
 class AbstractFactorMetric(AbstractMetric):
@@ -65,16 +69,3 @@ class AbstractFactorMetric(AbstractMetric):
         like = structure(z)
         inverse = jnp.linalg.pinv(finite_or_nan(self.factor(z)))
         return like.unravel(inverse.T @ (inverse @ like.ravel(c)))
-
-
-def describe(matrix: Float[Array, "k k"], what: str, cure: str) -> str:
-    """Why a matrix is not positive semi-definite, with the numbers."""
-    entries = np.asarray(matrix)
-    if not np.all(np.isfinite(entries)):
-        bad = np.sum(~np.isfinite(entries))
-        return f"{what} is not finite: {bad} of its {entries.size} entries are NaN or infinite."
-    values = np.linalg.eigvalsh((entries + entries.T) / 2)
-    return (
-        f"{what} is not positive semi-definite: its eigenvalues go from {values[0]:.6g} to "
-        f"{values[-1]:.6g}. {cure}"
-    )

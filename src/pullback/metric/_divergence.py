@@ -21,7 +21,8 @@ from .._base import checks
 from .._base.tree import structure
 from .._base.types import Outputs, Scalar
 from ._autodiff import hessian, on_vector
-from ._dense import AbstractMatrixMetric, describe
+from ._dense import AbstractMatrixMetric
+from ._indefinite import describe
 
 
 class Divergence(AbstractMatrixMetric):
@@ -71,6 +72,7 @@ class Divergence(AbstractMatrixMetric):
             matrix,
             f"The Hessian of {_OWNER} in its first argument",
             "A divergence is least on the diagonal.",
+            z,
         )
 
 

@@ -21,7 +21,8 @@ from .._base.tree import structure
 from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, differential, hessian, on_vector
 from ._base import AbstractLikelihood
-from ._dense import AbstractMatrixMetric, describe
+from ._dense import AbstractMatrixMetric
+from ._indefinite import describe
 from ._outputs import targets_like
 
 
@@ -79,7 +80,7 @@ class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
 
     def complaint(self, z):
         return describe(
-            self.matrix(z), f"The Hessian of {_OWNER}", "A log-partition function is convex."
+            self.matrix(z), f"The Hessian of {_OWNER}", "A log-partition function is convex.", z
         )
 
 

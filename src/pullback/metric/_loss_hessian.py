@@ -17,7 +17,8 @@ from jaxtyping import Array, Float
 from .._base import checks
 from ._autodiff import bregman, hessian, loss_of
 from ._base import AbstractLikelihood
-from ._dense import AbstractMatrixMetric, describe
+from ._dense import AbstractMatrixMetric
+from ._indefinite import describe
 from ._roots import ABSOLUTE, CLIP, spectral
 
 
@@ -116,7 +117,7 @@ class LossHessian(AbstractMatrixMetric):
             "Use LossHessian(loss, spectrum=Clip()) or Absolute(), or a metric that is positive "
             "semi-definite by construction."
         )
-        return describe(self._hessian(z), "The Hessian of LossHessian(loss=...)", cure)
+        return describe(self._hessian(z), "The Hessian of LossHessian(loss=...)", cure, z)
 
 
 _OWNER = "LossHessian(loss=...)"

@@ -94,6 +94,12 @@ def targets_like(z: Outputs, targets: Any, owner: str) -> PyTree:
         if isinstance(y, dict):
             raise ValueError(wrong)
         y = jnp.asarray(y)
+        if jnp.issubdtype(y.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"{owner} targets must be real like the outputs, got {y.dtype}: give real and "
+                "imaginary parts, or a loss that takes complex targets, Composite(model, "
+                "loss=lambda z, y: ...)."
+            )
         if y.shape != s.shape:
             raise ValueError(
                 f"{owner} targets must have the shape {s.shape} of the outputs, got {y.shape}."

@@ -16,7 +16,6 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PyTree
 
 from .._base import checks
-from .._base.tree import all_finite
 from ._base import AbstractLikelihood, AbstractMetric, AbstractRoot
 from ._check import require_metrics
 
@@ -128,7 +127,13 @@ class AbstractProduct(AbstractMetric):
         return type(self)(jax.tree.unflatten(treedef, observed))
 
     def complaint(self, z):
-        bad = [metric.complaint(x) for metric, x in self.parts(z) if not all_finite(metric.root(x))]
+        is_leaf = lambda x: isinstance(x, AbstractMetric)
+        paths = jax.tree_util.tree_leaves_with_path(self.metrics, is_leaf=is_leaf)
+        bad = [
+            f"Part {jax.tree_util.keystr(path)}: {metric.complaint(x)}"
+            for (path, _), (metric, x) in zip(paths, self.parts(z), strict=True)
+            if not metric.root(x).is_finite
+        ]
         return " ".join(bad) or f"{type(self).__name__} is not finite at these outputs."
 
 

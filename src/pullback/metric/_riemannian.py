@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 from .._base import checks
 from .._base.tree import structure
 from .._base.types import Outputs
-from ._dense import AbstractMatrixMetric, describe
+from ._dense import AbstractMatrixMetric
+from ._indefinite import describe
 
 
 class Riemannian(AbstractMatrixMetric):
@@ -68,6 +69,7 @@ class Riemannian(AbstractMatrixMetric):
             matrix,
             "The matrix of Riemannian(matrix_fn=...)",
             "A metric must not be negative in any direction.",
+            z,
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._base import checks
-from .._base.tree import Structure, all_finite, structure
+from .._base.tree import Structure, structure
 from .._base.vector import finite_or_nan
 from ._base import AbstractMetric, AbstractRoot
 from ._check import require_metrics
@@ -108,7 +108,7 @@ class Sum(AbstractMetric):
         return Sum(tuple(metric.observe(targets, index) for metric in self.metrics))
 
     def complaint(self, z):
-        bad = [metric.complaint(z) for metric in self.metrics if not all_finite(metric.root(z))]
+        bad = [metric.complaint(z) for metric in self.metrics if not metric.root(z).is_finite]
         return " ".join(bad) or "Sum is not finite at these outputs."
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._base import AbstractMetric, AbstractRoot
-from ._dense import describe
+from ._indefinite import describe
 from ._outputs import Named, mean_and_covariance, symmetric
 from ._roots import SQRT, spectral
 

@@ -16,19 +16,26 @@ or the same direction would be proposed again; a failed step (a NaN in the batch
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._base.checks import positive
+from .._base.show import settings
 from .._base.types import Flat, Scalar
 from .._natural.subproblem import Subproblem
 
 
 class AbstractMomentum(eqx.Module):
     """What the last direction does to the next. To write one, give `direction`."""
+
+    numbers_are_data: ClassVar[bool] = False
+    """Whether fields that are floats may be traced; another number then compiles nothing."""
+
+    def __repr__(self) -> str:
+        return settings(self, first=True)
 
     @abc.abstractmethod
     def direction(self, sub: Subproblem, previous: Flat) -> Flat:
@@ -61,6 +68,7 @@ class HeavyBall(AbstractMomentum):
     """Add a multiple of the last direction."""
 
     mu: float | Scalar
+    numbers_are_data: ClassVar[bool] = True
 
     def __init__(self, mu: float | Scalar = 0.9):
         """Choose the momentum.
@@ -81,6 +89,7 @@ class Spring(AbstractMomentum):
 
     mu: float | Scalar
     max_norm: float | None
+    numbers_are_data: ClassVar[bool] = True
 
     def __init__(self, mu: float | Scalar = 0.9, max_norm: float | None = None):
         """Choose the momentum.

@@ -63,6 +63,11 @@ class Equation(eqx.Module):
     scale: float = eqx.field(static=True, default=1.0)
     whole: int = eqx.field(static=True, default=0)
 
+    def __repr__(self) -> str:
+        network = f"network {'-'.join(map(str, self.widths))}, {self.size} parameters"
+        points = f"{self.inside} points inside, {self.border} on the boundary"
+        return f"Equation({self.name!r}, {self.title}, {network}, {points})"
+
     @property
     def dimension(self) -> int:
         """The number of coordinates, time included."""

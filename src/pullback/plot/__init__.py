@@ -8,5 +8,7 @@ from ._curves import distances as distances
 from ._curves import orders as orders
 from ._curves import spectrum as spectrum
 from ._ellipses import ellipses as ellipses
+from ._flows import path as path
+from ._kernels import kernel as kernel
 from ._kernels import kernels as kernels
 from ._spaces import spaces as spaces

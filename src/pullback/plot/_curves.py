@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from ._figure import COLOURS, open_figure
+from .._base.checks import error, positive
+from ._figure import COLOURS, mapping, numbers, open_figure
 
 if TYPE_CHECKING:
     from ._figure import Axes, Figure
@@ -26,9 +27,12 @@ def spectrum(
     - `cutoff`: the level below which singular values counted as zero.
     - `axes`: the axes to draw on; defaults to new ones.
     """
+    mapping("spectrum", "values", values, 'spectrum({"A": s})')
+    drawn = {name: numbers("spectrum", f"values[{name!r}]", s) for name, s in values.items()}
+    if cutoff is not None:
+        positive("spectrum", "cutoff", cutoff, zero=True, example="spectrum(values, cutoff=1e-8)")
     figure, ax = open_figure(axes)
-    for i, (name, s) in enumerate(values.items()):
-        s = np.asarray(s, float)
+    for i, (name, s) in enumerate(drawn.items()):
         ax.plot(
             np.arange(1, s.size + 1),
             np.where(s > 0, s, np.nan),
@@ -57,13 +61,14 @@ def orders(
     - `curves`: name -> (step sizes, discrepancies).
     - `axes`: the axes to draw on; defaults to new ones.
     """
+    mapping("orders", "curves", curves, 'orders({"one step": (steps, discrepancies)})')
+    drawn = {name: _pair(name, curve) for name, curve in curves.items()}
     figure, ax = open_figure(axes, size=(7.0, 4.0))
     shown = []
     least = 1.0
-    for i, (name, (h, d)) in enumerate(curves.items()):
+    for i, (name, (h, d)) in enumerate(drawn.items()):
         # Relative to its own largest step, so that methods with other units of step share the axis.
-        h = np.asarray(h, float) / np.max(h)
-        d = np.asarray(d, float)
+        h = h / np.max(h)
         shown.extend(d[d > 1e-14])
         least = min(least, h.min())
         # Curves that coincide stay visible: ever smaller markers, every other line dashed.
@@ -93,6 +98,19 @@ def orders(
     )
     ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure, ax
+
+
+def _pair(
+    name: str, curve: tuple[Float[ArrayLike, " n"], Float[ArrayLike, " n"]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return step sizes and discrepancies; raises a `ValueError` unless they fit together."""
+    if not isinstance(curve, tuple | list) or len(curve) != 2:
+        raise error("orders", f"curves[{name!r}]", curve, "a pair (step sizes, discrepancies)")
+    h, d = (numbers("orders", f"curves[{name!r}][{i}]", x) for i, x in enumerate(curve))
+    if h.shape != d.shape or not (h > 0).all():
+        wanted = f"positive, one for each of the {d.size} discrepancies"
+        raise error("orders", f"curves[{name!r}][0]", h, wanted)
+    return h, d
 
 
 class Distances(Protocol):
@@ -127,15 +145,19 @@ def distances(
     - `curve`: a `Distance` of n points.
     - `axes`: the axes to draw on; defaults to new ones.
     """
+    x = numbers("distances", "positions", positions)
+    parts = (getattr(curve, name, ()) for name in ("function", "quadratic", "parameters"))
+    if any(np.shape(part) != x.shape for part in parts):
+        wanted = f"a Distance of {x.size} points, one for each position"
+        raise error("distances", "curve", curve, wanted)
     figure, ax = open_figure(axes)
-    x = np.asarray(positions, float)
     # The start itself is at distance zero, which a logarithmic scale does not show.
-    positive = lambda values: np.where(np.asarray(values) > 0, values, np.nan)
-    ax.plot(x, positive(curve.function), color=COLOURS[0], label="as functions, $\\rho$")
-    ax.plot(x, positive(curve.quadratic), color=COLOURS[1], ls="--", label="quadratic estimate")
+    above_zero = lambda values: np.where(np.asarray(values) > 0, values, np.nan)
+    ax.plot(x, above_zero(curve.function), color=COLOURS[0], label="as functions, $\\rho$")
+    ax.plot(x, above_zero(curve.quadratic), color=COLOURS[1], ls="--", label="quadratic estimate")
     ax.plot(
         x,
-        positive(curve.parameters**2 / 2),
+        above_zero(curve.parameters**2 / 2),
         color="0.5",
         ls=":",
         label="parameters, $\\frac{1}{2}|\\Delta\\theta|^2$",

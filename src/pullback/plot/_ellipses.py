@@ -41,6 +41,7 @@ def ellipses(
     if matrices.shape != (len(points), 2, 2):
         wanted = f"an array of shape ({len(points)}, 2, 2), one matrix per point"
         raise checks.error("ellipses", "matrices", matrices, f"{wanted}, not {matrices.shape}")
+    checks.positive("ellipses", "radius", radius)
     figure, ax = open_figure(axes)
     angle = np.linspace(0.0, 2 * np.pi, 100)
     circle = np.stack([np.cos(angle), np.sin(angle)])

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._base import checks
-from ._figure import COLOURS, open_figure
+from ._figure import COLOURS, mapping, open_figure
 
 if TYPE_CHECKING:
     from ._figure import Axes, Figure
@@ -48,6 +48,7 @@ def spaces(
     - `window`: the parameters shown, `((left, right), (bottom, top))`; defaults to a box around the
         paths.
     """
+    mapping("spaces", "paths", paths, 'spaces(problem, {"a path": points})')
     paths = {name: np.asarray(path, float) for name, path in paths.items()}
     for name, path in paths.items():
         if path.ndim != 2 or path.shape[1] != 2:
@@ -56,17 +57,20 @@ def spaces(
     if problem.loss is None:
         wanted = "a problem whose loss is a function of the outputs"
         raise checks.error("spaces", "problem", problem, wanted, "Composite(model, loss)")
+    if getattr(problem, "stateful", False):
+        raise checks.error("spaces", "problem", problem, "a problem without state")
     model = jax.jit(jax.vmap(problem.model))
     images = {name: np.asarray(model(jnp.asarray(path))) for name, path in paths.items()}
     if any(image.shape[1:] != (2,) for image in images.values()):
         raise ValueError("spaces(problem=...): the model must have outputs of shape (2,).")
     figure, panels = open_figure(axes, columns=2)
     loss = jax.jit(jax.vmap(problem.loss))
-    left = (
-        _window(np.concatenate(list(paths.values())))
-        if window is None
-        else np.asarray(window, float)
-    )
+    left = _window(np.concatenate(list(paths.values())))
+    if window is not None:
+        left = np.asarray(window, float)
+        if left.shape != (2, 2) or not (left[:, 0] < left[:, 1]).all():
+            wanted = "((left, right), (bottom, top)) in increasing order"
+            raise checks.error("spaces", "window", window, wanted)
     if window is None:
         shown = np.concatenate(list(images.values()))
     else:

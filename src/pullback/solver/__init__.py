@@ -6,7 +6,9 @@ from ._auto import Choice as Choice
 from ._base import AbstractDecomposition as AbstractDecomposition
 from ._base import AbstractFactors as AbstractFactors
 from ._base import AbstractSolver as AbstractSolver
+from ._base import Block as Block
 from ._base import Spectrum as Spectrum
+from ._blocks import Blocks as Blocks
 from ._cost import Cost as Cost
 from ._cost import Setting as Setting
 from ._dual import Dual as Dual

@@ -4,7 +4,8 @@ Two right-hand sides. A *lifted* output covector, \(\delta = A^+ r\), does not s
 number; it is given graded, \(\hat r = e^{-\ell} r\). A parameter *covector*, \(\delta = G^+ g\), is
 for gradients that arrive without the outputs.
 
-A solver may not change the result, and does not judge itself: whoever uses the factors recomputes a
+A solver may not change the result (but for one that inverts the diagonal blocks of G in its place,
+and declares it), and does not judge itself: whoever uses the factors recomputes a
 certificate from the solution (`pullback._natural.certificate`).
 """
 
@@ -17,6 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.part import Part
+from .._base.show import facts, ratio, settings, several
 from .._base.types import Count, Flat, Scalar
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
@@ -34,6 +37,12 @@ class Spectrum(eqx.Module):
     """Whether a Cholesky factorisation failed its test and eigenvectors took its place."""
     graded: Array
     """Whether these are the singular values of the rows without their grading."""
+
+    def __repr__(self) -> str:
+        condition = ratio(self.largest, self.smallest)
+        edges = {"largest": self.largest, "smallest": self.smallest, "cutoff": self.cutoff}
+        found = facts(rank=self.rank, condition=condition, **edges)
+        return f"Spectrum({several(self.rank)}{', '.join(found)})"
 
     @staticmethod
     def of(s: Float[Array, " k"], kept: Array, cutoff: Scalar, graded: bool = False) -> "Spectrum":
@@ -108,10 +117,32 @@ class AbstractDecomposition(eqx.Module):
         """
 
 
+class Block(eqx.Module):
+    """A block of a block-diagonal metric: some leaves of the parameters, and their factors."""
+
+    part: Part
+    """Which leaves."""
+    factors: "AbstractFactors"
+    """Factors of the columns of Ã that belong to them."""
+
+
 class AbstractFactors(eqx.Module):
     """A factorised Ã: solves in orthonormal coordinates of the gauge."""
 
     spectrum: eqx.AbstractVar[Spectrum]
+
+    @property
+    def blocks(self) -> tuple[Block, ...] | None:
+        """The blocks, where a block-diagonal metric is inverted; `None` where it is G itself.
+
+        Each is certified, and differentiated, as the solution of an equation of its own.
+        """
+        return None
+
+    @property
+    def whole(self) -> "AbstractFactors | None":
+        """Factors of G itself, beside those of its blocks, to compare with; `None` without."""
+        return None
 
     @abc.abstractmethod
     def solve_lifted(self, r: Float[Array, " m"]) -> Flat:
@@ -203,6 +234,9 @@ class AbstractFactors(eqx.Module):
 class AbstractSolver(eqx.Module):
     """A way to compute an inverse. To write one, give `check` and `factorise`."""
 
+    def __repr__(self) -> str:
+        return settings(self)
+
     @abc.abstractmethod
     def check(self, inverse: AbstractInverse) -> None:
         """Raise a `ValueError`, when things are built, for an inverse it cannot compute.
@@ -250,6 +284,14 @@ class AbstractSolver(eqx.Module):
         - `inverse`: which inverse.
         """
         return None
+
+    @property
+    def inverts_blocks(self) -> bool:
+        """Whether the metric that it inverts is made of the diagonal blocks of G, and is not G.
+
+        Its factors then have `blocks`. What needs G itself (a projection, a rank, a flow) raises.
+        """
+        return False
 
     @property
     def name(self) -> str:

@@ -1,7 +1,8 @@
 r"""What a solver would cost, from shapes alone: operations and memory, so that `Auto` and
 `pullback.plan` can choose before anything is compiled.
 
-Operations are those of matrix products, \(2\) a multiplication; a factorisation counts as many as a
+Operations are those of matrix products, \(2\) a multiplication (of all entries where there are
+fewer in products); a factorisation counts as many as a
 product that takes as long here: Cholesky \(\tfrac12 n^3\), eigenvectors \(40\,n^3\), singular
 values \(40\, m P \min(m, P)\). They rank the routes; they do not predict seconds. Memory is what is
 needed above the model and one gradient.
@@ -12,9 +13,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .._gram.factors import Layout
-from .._gram.flops import flops
+from .._gram.flops import operations
 from .._gram.kernel import tile_count
-from .._gram.structured import analyse, find, walk_of
+from .._gram.structured import analyse, find, program_of, unusable, walk_of
+from .._gram.walk import Walk
+from .._rows.cut import Cut
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
 
@@ -39,6 +42,19 @@ class Setting(NamedTuple):
     """The structure for K, if the model has one."""
     primal: Layout | None = None
     """The structure for G, if the model has one."""
+    by_sample: bool = True
+    """Whether A is formed sample by sample."""
+    cut: Cut | None = None
+    """The statistics through which the samples of a model mix."""
+    walk: Walk | None = None
+    """How parameters enter the program of a sample, if that is of use."""
+    unusable: str | None = None
+    """Why it is of no use."""
+
+    @property
+    def statistics(self) -> int:
+        """The number of statistics through which the samples of a model mix."""
+        return 0 if self.cut is None else self.cut.structure.size
 
     @property
     def item(self) -> int:
@@ -48,7 +64,8 @@ class Setting(NamedTuple):
     @property
     def jacobian(self) -> float:
         """The operations that form A."""
-        return 2 * self.forward * max(1, min(self.rows // self.count, self.size))
+        rows = self.rows // self.count if self.by_sample else self.rows
+        return 2 * self.forward * (max(1, min(rows, self.size)) + self.statistics)
 
 
 class Cost(NamedTuple):
@@ -70,10 +87,13 @@ def setting_of(rows: Rows) -> tuple[Setting, Rows]:
     m, size = rows.shape
     walked = walk_of(rows)
     if walked is None:
-        # What a product with A costs is not known; that of a dense one is assumed.
-        return Setting(m, size, rows.count, rows.dtype, 2.0 * size * rows.count), rows
-    forward = float(flops(walked.program)) * rows.count
-    setting = Setting(m, size, rows.count, rows.dtype, forward, find(rows), find(rows, single=True))
+        forward = float(operations(program_of(rows)))
+    else:
+        forward = float(operations(walked.program)) * rows.count
+    setting = Setting(
+        m, size, rows.count, rows.dtype, forward, find(rows), find(rows, single=True),
+        rows.by_sample, rows.cut if isinstance(rows.cut, Cut) else None, walked, unusable(rows),
+    )  # fmt: skip
     return setting, rows
 
 
@@ -106,8 +126,9 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
         widest = max(widest, t)
     rows = plan.row_size
     pairs += 1.0 * m * m * rows
-    memory = copies * m * m + held + 2 * m * rows
-    flops = (1 + 1 / tile_count(n, m, setting.dtype, widest)) * pairs + q * setting.forward + solve
+    memory = copies * m * m + held + 2 * m * rows + setting.statistics * setting.size
+    pulls = (q + 2 * setting.statistics) * setting.forward + 2.0 * m * setting.statistics * rows
+    flops = (1 + 1 / tile_count(n, m, setting.dtype, widest)) * pairs + pulls + solve
     return Cost(
         flops,
         memory * setting.item,
@@ -132,7 +153,8 @@ def primal_cost(
         1.0 * setting.count * size * size
         + 2.0 * (setting.rows - setting.count) * plan.row_size * size
     )
-    return Cost(flops + q * setting.forward + solve, memory, structured=True, remark=_remark(True))
+    pulls = (q + 2 * setting.statistics) * setting.forward
+    return Cost(flops + pulls + solve, memory, structured=True, remark=_remark(True))
 
 
 def krylov_cost(setting: Setting) -> Cost:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.types import Flat
+from .._base.vector import norm
 from .._gram.factors import Factors
 from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
@@ -30,6 +31,9 @@ from ._symmetric import (
     eigen,
     refine,
 )
+
+HIDDEN = 1e4
+"""A singular value of A above so many eps of the largest is more than rounding."""
 
 
 class ScaledRows(eqx.Module):
@@ -103,7 +107,7 @@ class DualFactors(AbstractSymmetricFactors):
 
     def _solve_damped(self, r: Array | None, g: Flat | None) -> Flat:
         """Return Aᵀ(K + λ)⁻¹ r + (G + λ)⁻¹ g by Cholesky; `None` stands for zero."""
-        gram, mv, rmv, norm = self.gram, self.scaled.mv, self.scaled.rmv, jnp.linalg.norm
+        gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         assert isinstance(gram, Damped)
 
         def lifted(inverse, r):
@@ -111,41 +115,51 @@ class DualFactors(AbstractSymmetricFactors):
             x = rmv(y)
             # A small difference of large numbers.
             cancels = gram.size * norm(y) > CANCELS * norm(x)
-            # Not a loop of 0 or 2 turns: XLA would turn the factor round for it in any case.
-            again = lambda x: self._turn(inverse, r, x, 2)
+            # Not a loop of no turns or some: XLA would turn the factor round for it in any case.
+            again = lambda x: self._turn(inverse, r, x, gram.refinements + 1)
             return jax.lax.cond(cancels, again, lambda x: x, x)
 
-        def resolved(inverse, part, r):
-            # Along eigenvectors that are rounding y is r/λ, whose rounding may be all that Aᵀy
-            # keeps of it; or a small singular value hides there. The residual tells.
-            def candidate(whole):
-                start = lambda y: jnp.where(whole, inverse(y), part.inverse(y))
-                x = rmv(self._refined(start, r))
+        def resolved(part, r):
+            # Along eigenvectors that are rounding y is r/λ, and its rounding may be all that Aᵀy
+            # keeps of it: they are left out. A singular value may hide there. Aᵀ shows it, and
+            # along what it shows the step is that of steepest descent.
+            eps = float(jnp.finfo(r.dtype).eps)
 
-                def turn(i, state):
-                    rest = self._rest(r, state[0])
-                    better = rmv(part.inverse(part.inverse(mv(rest))))
-                    return state[0] + jnp.where(i < TURNS, better, 0.0), norm(rest)
+            def turn(_, state):
+                rest = self._rest(r, state[0])
+                image = mv(rest)
+                hidden = image - part.project(image)
+                w = rmv(hidden)
+                something = norm(w) > HIDDEN * eps * gram.size * norm(hidden)
+                w = w - rmv(part.inverse(mv(w)))
+                rate = jnp.vdot(w, rest) / (norm(mv(w)) ** 2 + gram.damping * norm(w) ** 2)
+                w = jnp.where(something, rate * w, 0.0)
+                return state[0] + rmv(part.inverse(part.inverse(image))) + w, norm(w)
 
-                # Once more than it turns, for the residual of the last.
-                return jax.lax.fori_loop(0, TURNS + 1, turn, (x, jnp.zeros((), x.dtype)))
-
-            x, size = jax.lax.map(candidate, jnp.asarray([True, False]))
-            return jnp.where(size[0] <= size[1], x[0], x[1])
+            start = (rmv(self._refined(part.inverse, r)), jnp.zeros((), r.dtype))
+            x, last = jax.lax.fori_loop(0, TURNS, turn, start)
+            return jnp.where(last <= eps**0.5 * norm(x), x, jnp.nan)
 
         def woodbury(inverse, part, g):
-            rest = lambda v: g - rmv(mv(v)) - gram.damping * v
             once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
             if part is not None:
                 return once(g)  # Below rounding no residual tells more, and it is refused.
-            # From zero: its first turn is the first solution, and is compiled once.
-            again = lambda _, v: v + once(rest(v))
-            return jax.lax.fori_loop(0, gram.refinements + 1, again, jnp.zeros_like(g))
+
+            def turn(_, state):
+                v, image = state
+                v = v + once(g - rmv(image) - gram.damping * v)
+                return v, mv(v)
+
+            # From zero: its first turn is the first solution, and is compiled once. Av is carried:
+            # it is a sum of large terms, Aᵀ uses it in each layer, and XLA may sum it in another
+            # order for each use; what is then no image of Aᵀ would be divided by λ.
+            start = (jnp.zeros_like(g), jnp.zeros_like(self.grading))
+            return jax.lax.fori_loop(0, gram.refinements + 1, turn, start)[0]
 
         def how(inverse, part):
             x = jnp.zeros(self.scaled.rows.shape[1], gram.damping.dtype)
             if r is not None:
-                x = lifted(inverse, r) if part is None else resolved(inverse, part, r)
+                x = lifted(inverse, r) if part is None else resolved(part, r)
             return x if g is None else x + skip_zero(lambda g: woodbury(inverse, part, g), g)
 
         return gram.solve(how)
@@ -155,7 +169,7 @@ class DualFactors(AbstractSymmetricFactors):
         pulled = self.scaled.rmv(r - self.scaled.mv(x))
         return pulled if self.damping is None else pulled - self.damping * x
 
-    def _turn(self, inverse, r: Array, x: Flat, turns: int) -> Flat:
+    def _turn(self, inverse, r: Array, x: Flat, turns: int | Array) -> Flat:
         """Return a solution refined by the normal equations.
 
         What of r is outside the range of A comes in through the eigenvectors, off by eps cond(A)²,

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int
 
-from .._base.vector import finite_or_nan
+from .._base.vector import finite_or_nan, norm, probe
 from ..inverse._base import AbstractInverse
 from ._base import AbstractFactors, Spectrum
 
@@ -73,19 +73,32 @@ class GradedFactors(AbstractFactors):
         return self.vt.T @ jnp.where(self.full, cancelled, self._back(t))
 
     def solve_covector(self, g):
-        # Â Âᵀ-free: with full row rank A⁺ = V ŝ⁻¹ Ûᵀ D⁻¹, otherwise G = V Uᵀ N U Vᵀ. D was divided
-        # by its largest entry.
         inside = jnp.where(self.kept, self.vt @ g, 0.0)
+        y, size = self._covector(inside), norm(g)
+        # The rounding of a coordinate is divided by D² too, and may be all that is seen there.
+        eps = float(jnp.finfo(g.dtype).eps)
+        noise = norm(self._covector(eps * size * probe(self.s.size, g.dtype)))
+        usual = (
+            jnp.exp(-2 * self.log_largest) * size / jnp.where(self.s[0] > 0, self.s[0] ** 2, 1.0)
+        )
+        seen = noise <= eps**0.5 * (norm(y) + usual)
+        return self.vt.T @ jnp.where(seen, y, jnp.nan)
+
+    def _covector(self, inside: Array) -> Array:
+        """Return the coordinates of G⁺ g from those of g.
+
+        Â Âᵀ-free: with full row rank A⁺ = V ŝ⁻¹ Ûᵀ D⁻¹, otherwise G = V Uᵀ N U Vᵀ. D was divided by
+        its largest entry.
+        """
         s = jnp.where(self.kept, self.s, 1.0)
+        inside = jnp.where(self.kept, inside, 0.0)
         weights = jnp.where(self.weights > 0, self.weights, jnp.inf)
         cancelled = (self.u.T @ ((self.u @ (inside / s)) / weights / weights)) / s
         upper, live = self._upper()
         t = solve_triangular(upper, jnp.where(live, inside[self.pivots], 0.0), trans="T")
         weighted = self._back(cho_solve((self.cholesky, True), t))
-        return self.vt.T @ (
-            jnp.exp(-2 * self.log_largest)
-            * jnp.where(self.kept, jnp.where(self.full, cancelled, weighted), 0.0)
-        )
+        found = jnp.where(self.kept, jnp.where(self.full, cancelled, weighted), 0.0)
+        return jnp.exp(-2 * self.log_largest) * found
 
     def project(self, eta):
         return self.vt.T @ jnp.where(self.kept, self.vt @ eta, 0.0)

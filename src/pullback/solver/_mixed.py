@@ -95,6 +95,12 @@ class Mixed(AbstractSolver):
     inner: AbstractSolver = Auto()
 
     def check(self, inverse):
+        if self.inner.inverts_blocks:
+            name = self.inner.name
+            raise ValueError(
+                f"solver=Mixed({name}(...)): the blocks are solved in double precision by "
+                f"{name}(inner=pullback.solver.Mixed())."
+            )
         if inverse.damping is None and not inverse.truncates:
             raise ValueError(
                 f"solver=Mixed(...): {type(inverse).__name__} keeps every singular value above the "

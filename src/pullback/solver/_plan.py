@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from .._base.show import grid
+from .._base.show import grid, paragraph
 from .._base.tree import split
 from .._base.types import Params
 from .._gram.factors import Layout
@@ -35,6 +35,13 @@ class Route(eqx.Module):
     """Whether A is never formed."""
     fits: bool
     remark: str
+
+    def __repr__(self) -> str:
+        return f"Route({self._text()}, {self.remark})"
+
+    def _text(self) -> str:
+        """Return the solver and its cost estimate."""
+        return f"{self.solver}, {_si(self.flops)}flop, {_si(self.memory)}B"
 
 
 class Plan(eqx.Module):
@@ -82,19 +89,26 @@ class Plan(eqx.Module):
 
     def __repr__(self) -> str:
         m, size = self.shape
-        return f"Plan(A is {m} x {size}, runs {self.chosen})"
+        return f"Plan(A is {m} x {size}, runs {self.route._text()})"
 
     def _repr_html_(self) -> str:
         rows = [
             (
                 f"{route.solver} (runs)" if route.solver == self.chosen else route.solver,
                 f"{_si(route.flops)}flop",
+                f"{route.flops / max(self.gradient, 1.0):.3g}",
                 f"{_si(route.memory)}B",
                 route.remark,
             )
             for route in self.routes
         ]
-        return grid(("route", "operations", "memory", "how"), rows) + f"<p>{self.reason}</p>"
+        m, size = self.shape
+        words = [f"A is {m} x {size} ({self.samples} samples, {self.dtype}). {self.reason}"]
+        if not self.fits:
+            words.append(f"Does not fit in {_si(self.memory)}B: {self._offer()}.")
+        routes = grid(("route", "operations", "/ gradient", "memory", "how"), rows)
+        leaves = grid(("parameters", "how they enter"), self.leaves)
+        return routes + "".join(map(paragraph, words)) + leaves
 
     def _offer(self) -> str:
         others = [route.solver for route in self.routes if route.fits]
@@ -158,7 +172,7 @@ def plan(
         reason=reason,
         fits=next(route.fits for route in routes if route.solver == chosen.name),
         memory=limit,
-        leaves=_leaves(layout, params),
+        leaves=_leaves(setting, layout, params),
     )
 
 
@@ -177,23 +191,44 @@ def _route(
     return Route(solver.name, cost.flops, cost.memory, cost.structured, fits, cost.remark)
 
 
-def _leaves(found: Layout | None, params: Params) -> tuple[tuple[str, str], ...]:
+def _leaves(setting: Setting, found: Layout | None, params: Params) -> tuple[tuple[str, str], ...]:
+    """Return how each leaf is kept, and why."""
     paths = jax.tree_util.tree_leaves_with_path(split(params)[0])
     names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
     if found is None:
-        return tuple((name, "generic") for name in names)
+        return tuple((name, f"generic: {_generic(setting, k)}") for k, name in enumerate(names))
     how = {}
     for leaf in found.free:
         reason = found.walk.free.get(leaf, "cheaper")
         how[leaf] = f"rows by automatic differentiation: {reason}"
     for group in found.products:
-        how[group.leaf] = f"rows by products at {group.positions} positions"
+        mixed = group.leaf in found.influencing
+        reason = "; statistics of the batch depend on it" if mixed else ""
+        how[group.leaf] = f"rows by products at {group.positions} positions{reason}"
     for group in found.factors:
         positions = f" at {group.positions} positions" if group.positions > 1 else ""
         how[group.leaf] = f"factors {group.order.shape[0]} x {group.order.shape[1]}{positions}"
         if (shift := group.uses[0].shift) is not None:
             how[shift.leaf] = f"with {names[group.leaf]}"
     return tuple((name, how[leaf]) for leaf, name in enumerate(names))
+
+
+def _generic(setting: Setting, leaf: int) -> str:
+    """Return why a leaf takes the generic route in a model of which no layer is used."""
+    walked = setting.walk
+    if walked is None:
+        return str(setting.unusable)
+    if leaf in walked.free:
+        return walked.free[leaf]
+    if leaf not in walked.uses:
+        return "it is added to a product that takes the generic route"
+    if setting.cut is not None and leaf in setting.cut.found.influencing:
+        return "statistics of the batch depend on it"
+    uses = walked.uses[leaf]
+    if uses[0].product.codes:
+        return "it is looked up by index"
+    positions = sum(use.positions for use in uses)
+    return f"it enters products at {positions} positions, and the metric uses those at one only"
 
 
 def _si(number: float) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._base.checks import positive
+from .._base.show import settings
 from .._base.types import Flat, Scalar
 from .._base.vector import finite_or_nan
 from .._gram.factors import Factors
@@ -40,6 +41,9 @@ class AbstractPreconditioner(eqx.Module):
 
     on_rows: ClassVar[bool] = False
     """Whether the action is on rows, as (K + λ)⁻¹; otherwise on parameters, as (G + λ)^(-1/2)."""
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     @abc.abstractmethod
     def build(self, rows: Rows, damping: Scalar) -> Callable[[Array], Array]:

@@ -3,10 +3,12 @@ than rows of A.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base.vector import norm
 from .._gram.structured import WORKSPACE, find, structured_metric
 from .._rows.rows import MEMORY, Rows, scatter
 from ._base import AbstractSolver
@@ -81,26 +83,33 @@ class PrimalFactors(AbstractSymmetricFactors):
         rows, gram = self.rows, self.gram
         assert isinstance(gram, Damped)
 
-        def pulled(r):
-            return rows.rmv(r) if g is None else rows.rmv(r) + g
-
-        def rest(eta):
+        def pulled(image):
             # Formed in the output space, where it does not cancel.
-            return pulled(-rows.mv(eta) if r is None else r - rows.mv(eta))
+            x = rows.rmv(-image if r is None else r - image)
+            return x if g is None else x + g
 
         ordered = lambda function: lambda x: self._ordered(function, x)
 
         def how(inverse, part):
             inverse = ordered(inverse)
-            residual = lambda eta: rest(eta) - gram.damping * eta
-            eta = refine(gram, inverse, residual, inverse(g if r is None else pulled(r)))
+
+            def turn(_, state):
+                eta, image = state
+                eta = eta + inverse(pulled(image) - gram.damping * eta)
+                return eta, rows.mv(eta)
+
+            # From zero: the first turn is the first solution, and is compiled once. Aη is carried:
+            # see `Dual`.
+            start = (jnp.zeros(rows.shape[1], rows.dtype), jnp.zeros(rows.shape[0], rows.dtype))
+            eta, image = jax.lax.fori_loop(0, gram.refinements + 1, turn, start)
             if part is None:
                 return eta
             # λ is rounding beside G: along eigenvectors that are rounding, too, η is anything, and
             # no residual shows it. There λη = Aᵀ(r - Aη) + g is exact.
             project = ordered(part.project)
-            eta = project(eta) + without(project, rest(eta) / gram.damping)
-            left, norm = without(project, residual(eta)), jnp.linalg.norm
+            eta = project(eta) + without(project, pulled(image) / gram.damping)
+            residual = pulled(rows.mv(eta)) - gram.damping * eta
+            left = without(project, residual)
             return jnp.where(10 * norm(left) <= gram.damping * norm(eta), eta, jnp.nan)
 
         return gram.solve(how)
@@ -176,3 +185,14 @@ class Primal(AbstractSolver):
             return PrimalFactors(rows, eigen(matrix, rows, inverse), None, order)
         damping = jnp.asarray(inverse.damping, rows.dtype)
         return PrimalFactors(rows, damped(Matrix(matrix), damping, self.careful), damping, order)
+
+
+def dense_metric(rows: Rows) -> Float[Array, "P P"]:
+    """Return G, from factors of the layers where the model is understood, in the flat order."""
+    found = find(rows, single=True)
+    if found is None:
+        return rows.gram()
+    lower = jnp.tril(structured_metric(rows, found))
+    matrix = lower + jnp.tril(lower, -1).T
+    place = np.argsort(found.order)
+    return matrix[place][:, place]

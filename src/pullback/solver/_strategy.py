@@ -1,9 +1,8 @@
 """`Strategy`: which inverse, how it is computed, and in how much memory, as one object."""
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 
+from .._base.tree import as_data
 from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
 from ..inverse._contract import check_declarations
@@ -60,10 +59,23 @@ class Strategy(eqx.Module):
         """
         return Strategy(inverse, self.solver, self.memory)
 
+    def need_whole(self, owner: str) -> None:
+        """Raise a `ValueError` if the solver inverts blocks of G in the place of G.
+
+        **Arguments:**
+
+        - `owner`: what needs G itself.
+        """
+        if self.solver.inverts_blocks:
+            name = self.solver.name
+            raise ValueError(
+                f"{owner} needs the metric itself, and solver={name}(...) inverts its diagonal "
+                "blocks: use solver=pullback.solver.Auto()."
+            )
+
     def as_data(self) -> "Strategy":
         """Return the strategy with numbers of the inverse as arrays.
 
         Another damping is then another input, not another program.
         """
-        convert = lambda x: jnp.asarray(x) if isinstance(x, float) else x
-        return eqx.tree_at(lambda s: s.inverse, self, jax.tree.map(convert, self.inverse))
+        return eqx.tree_at(lambda s: s.inverse, self, as_data(self.inverse))

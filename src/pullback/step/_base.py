@@ -6,12 +6,13 @@ rule never returns a point where the loss is not finite.
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._base.show import facts, settings, several
 from .._base.types import Count, Flat, Scalar
 from .._natural.subproblem import Curve, Subproblem
 from .._problem.composite import Composite
@@ -39,6 +40,11 @@ class Move(eqx.Module):
     trials: Count
     """How many points were tried."""
     accepted: Array
+
+    def __repr__(self) -> str:
+        found = facts(loss=self.value, rate=self.rate, damping=self.damping, gain=self.gain)
+        taken = facts(trials=self.trials, accepted=self.accepted)
+        return f"Move({several(self.value)}{', '.join(found + taken)})"
 
     @staticmethod
     def untried(sub: Subproblem) -> "Move":
@@ -76,6 +82,14 @@ class AbstractStep(eqx.Module):
             return pb.step.move(sub, curve, 0.5), state
     ```
     """
+
+    numbers_are_data: ClassVar[bool] = False
+    """Whether fields that are floats may be traced; another number then compiles nothing.
+
+    A rule that decides in Python by such a number leaves this as it is."""
+
+    def __repr__(self) -> str:
+        return settings(self, first=True)
 
     def check(self, problem: Composite, inverse: AbstractInverse) -> None:
         """Raise a `ValueError`, when things are built, for what this rule cannot work with.

@@ -1,6 +1,7 @@
 r"""`Fixed`: a fixed or scheduled length, \(\theta - \eta_k\,\delta\)."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -16,6 +17,7 @@ class Fixed(AbstractStep):
     """
 
     rate: float | Scalar | Callable
+    numbers_are_data: ClassVar[bool] = True
 
     def __init__(self, rate: float | Scalar | Callable = 1.0):
         """Choose the length.

@@ -4,6 +4,8 @@ It takes one more product with the second derivative of the model and uses the s
 (`Subproblem.curve`).
 """
 
+from typing import ClassVar
+
 from .._base.checks import positive
 from .._base.types import Scalar
 from ._base import AbstractStep
@@ -14,6 +16,7 @@ class Geodesic(AbstractStep):
 
     step_rule: AbstractStep
     bound: float | Scalar
+    numbers_are_data: ClassVar[bool] = True
 
     def __init__(self, step_rule: AbstractStep, bound: float | Scalar = 1.0):
         """Choose the rule to bend.

@@ -6,7 +6,7 @@ damping, from the same factors; a good one earns less damping for the next.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -49,6 +49,7 @@ class LevenbergMarquardt(AbstractStep):
     max_trials: int = eqx.field(static=True)
     rate: float | Scalar | Callable
     minimum: float | Scalar
+    numbers_are_data: ClassVar[bool] = True
 
     def __init__(
         self,

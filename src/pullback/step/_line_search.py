@@ -6,6 +6,8 @@ what first order predicts,
 \[ L(\theta) - L(\theta + t d) \ge c\,t\,(-g^\top d) . \]
 """
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,7 @@ class LineSearch(AbstractStep):
     shrink: float
     fraction: float
     max_trials: int = eqx.field(static=True)
+    numbers_are_data: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -7,6 +7,8 @@ bound matters, for long steps and saturating outputs; so ρ itself is evaluated,
 bisection. The radius Δ follows the gain.
 """
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,7 @@ class TrustRegion(AbstractStep):
     accept: float
     largest: float
     max_trials: int = eqx.field(static=True)
+    numbers_are_data: ClassVar[bool] = True
 
     def __init__(
         self, radius: float = 0.5, accept: float = 1e-4, largest: float = 1e3, max_trials: int = 40

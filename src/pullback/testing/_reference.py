@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from .._base.stateful import Stateful
 from .._base.types import Covector, Params, Vector
 from .._problem.composite import Composite
 from .._problem.measure import Mean, Sum, Weights
@@ -91,6 +92,10 @@ def dense_parts(
         )
     params = _double(params)
     moving, carried = eqx.partition(params, eqx.is_inexact_array)
+    if problem.stateful:
+        still = jax.tree.map(lambda _: None, params.state)
+        moving = Stateful(moving.params, still)
+        carried = Stateful(carried.params, params.state)
     flat, unravel = ravel_pytree(moving)
     inputs, targets, weights, _ = _present(problem, batch)
     metric_inputs, metric_targets, metric_weights, places = _present(
@@ -127,7 +132,10 @@ def dense_parts(
 def _double(tree: Any) -> Any:
     def one(x):
         x = jnp.asarray(x) if isinstance(x, np.ndarray) else x
-        return x.astype(jnp.float64) if eqx.is_inexact_array(x) else x
+        if not eqx.is_inexact_array(x):
+            return x
+        real = jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(jnp.float64 if real else jnp.complex128)
 
     return jax.tree.map(one, tree)
 
@@ -139,6 +147,8 @@ def _present(problem: Composite, batch: Any) -> tuple[Any, Any, Any, list[int]]:
     if batch is None:
         return None, None, None, [0]
     inputs, targets = (*_double(tuple(batch)), None)[:2]
+    if inputs is None:
+        return None, targets, None, [0]
     count = next(x.shape[0] for x in jax.tree.leaves(inputs) if eqx.is_array(x))
     if isinstance(problem.measure, Weights):
         weights = np.asarray(problem.measure.values, float)
@@ -150,13 +160,18 @@ def _present(problem: Composite, batch: Any) -> tuple[Any, Any, Any, list[int]]:
 
 
 def _outputs(problem: Composite, params: Any, inputs: Any) -> Any:
-    return problem.model(params) if inputs is None else problem.model(params, inputs)
+    data = () if inputs is None else (inputs,)
+    if not problem.stateful:
+        return problem.model(params, *data)
+    return problem.model(params.params, jax.tree.map(lambda x: x, params.state), *data)[0]
 
 
 def _total(problem: Composite, params: Any, inputs: Any, targets: Any, weights: Any) -> Any:
     z = _outputs(problem, params, inputs)
     if problem.loss is None:
         assert isinstance(problem.metric, AbstractLikelihood)
+        if weights is None:
+            return problem.metric.negative_log_likelihood(z, targets)
         values = []
         for i in range(len(weights)):
             take = lambda x, i=i: x[i] if eqx.is_array(x) else x
@@ -176,7 +191,7 @@ def _metric_blocks(
 ) -> Any:
     """The weighted M of each sample; one block for a metric on the whole batch."""
     if weights is None:
-        return _basis(problem.metric.observe(None, jnp.asarray(0)), z)[None]
+        return _basis(problem.metric.observe(targets, jnp.asarray(0)), z)[None]
     if problem.metric.couples_samples:
         return _basis(problem.metric.weigh(jnp.asarray(weights)), z)[None]
     blocks = []

@@ -1,0 +1,100 @@
+"""What the optimiser keeps between steps, and what it reports of each."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array
+
+from .._base.results import RESULTS, among
+from .._base.show import table
+from .._base.types import Count, Flat, Scalar
+from . import shown
+
+SOLVERS = ("SVD", "Primal", "Dual", "Krylov", "Blocks")
+"""The names behind `Record.solver`."""
+
+USABLE = (
+    RESULTS.successful,
+    RESULTS.rank_zero,
+    RESULTS.unconverged,
+    RESULTS.unresolved,
+    RESULTS.saturated,
+)
+"""Results whose direction is finite and may be followed, complete or not."""
+
+
+class DescentState(eqx.Module):
+    """What the optimiser keeps between steps."""
+
+    count: Count
+    """The number of steps made, failed and rejected ones included."""
+    rule: Any
+    """The state of the step rule."""
+    previous: Flat
+    """The last direction, for the momentum; of size zero if there is none."""
+
+    def __repr__(self) -> str:
+        return shown.state(self)
+
+
+class Record(eqx.Module):
+    """What one step did. Numbers that do not apply are NaN, counts -1."""
+
+    step: Count
+    """The number of this step, from 0."""
+    loss: Scalar
+    """Before the step, penalty included."""
+    loss_after: Scalar
+    """After the step, on the same batch; the loss before it if the step was not taken."""
+    norm: Scalar
+    """The Euclidean norm of the change of the parameters."""
+    metric_norm: Scalar
+    """The norm of the same change in the metric, ‖A Δθ‖."""
+    divergence: Scalar
+    """How far the outputs moved in the metric's true divergence; ½ metric_norm² to second order."""
+    rate: Scalar
+    """The fraction of the direction that was taken."""
+    damping: Scalar
+    """λ of the step, from the rule or from the inverse."""
+    gain: Scalar
+    """The decrease of the loss over the decrease that the quadratic model predicts.
+
+    It is that of the proposed step, taken or not."""
+    curvature: Scalar
+    """‖a‖/‖d‖ of the second-order correction that was used."""
+    trials: Count
+    """The number of points that the rule tried."""
+    accepted: Array
+    """Whether the step was taken."""
+    rank: Count
+    """The rank of A."""
+    cutoff: Scalar
+    """Singular values at or below this counted as zero."""
+    range_share: Scalar
+    """The fraction of the gradient in the range of the metric G; a penalty may lie outside."""
+    output_share: Scalar
+    """The fraction of the output covector in the range of the metric on the outputs."""
+    tangent_share: Scalar
+    """The fraction of the ambient gradient that the model can follow."""
+    alignment: Scalar
+    """The cosine of the angle to the natural gradient, or a lower bound (`Stats.alignment`)."""
+    solver: Count
+    """The solver that ran, an index into `SOLVERS`; -1 for a solver of your own."""
+    result: RESULTS
+    """The outcome of the solve, a code that is data."""
+
+    @property
+    def failed(self) -> Array:
+        """Whether there was no direction to follow."""
+        return ~among(self.result, USABLE)
+
+    def __repr__(self) -> str:
+        return shown.line(self, SOLVERS)
+
+    def _repr_html_(self) -> str:
+        return table(shown.lines(self, SOLVERS))
+
+    @property
+    def solver_name(self) -> str:
+        """The name of the solver that ran, for a single record."""
+        return SOLVERS[int(self.solver)] if int(self.solver) >= 0 else "another"
