@@ -98,7 +98,9 @@ def errors_of(problem: Problem, reference: Reference, largest: Any, n: int) -> E
         if structure.metric == "graph":
             # M = L⁺ by way of the singular values of a root of L(p).
             spread = norm(s.matrix) * norm(pseudo_inverse(s.matrix))
-            turned = dz / min(s.z) + SAFETY * eps * mp.sqrt(spread)
+            # A probability that may be zero: whether an edge is there is not decided.
+            vague = vague or min(s.z) <= dz
+            turned = dz / max(min(s.z), dz) + SAFETY * eps * mp.sqrt(spread)
         turned = turned + SAFETY * eps
         root_error = max(root_error, turned)
         a2 = a2 + s.weight * size_m * dj**2

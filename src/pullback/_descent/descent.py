@@ -24,10 +24,11 @@ from .._base.stateful import covector_at, is_spoilt, renewed
 from .._base.tree import all_finite, as_data, cast_like, has_half, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
 from .._compat.xla import jit
+from .._natural.effort import EFFORTS, effort
 from .._natural.outcome import RETRIED, retried
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
-from .._problem.batch import Batch, as_batch, is_small
+from .._problem.batch import Batch, as_batch
 from .._problem.composite import Composite
 from .._problem.validate import (
     check_point,
@@ -183,8 +184,8 @@ class NaturalGradientDescent(HasLoss):
         arguments = self._arguments(params, state, batch, metric_batch, gradient)
         traced = is_traced(arguments)
         _, point, _, data, other, *_ = arguments
-        run = _sooner if not traced and is_small(point, data, other) else _jitted
         with half_explained(params):
+            run = _jitted[None if traced else effort(self.problem, point, data, other)]
             moved, new, record = run(*arguments, careful=traced)
         if not traced and retried(record.result):
             moved, new, record = run(*arguments, careful=True)
@@ -203,7 +204,7 @@ class NaturalGradientDescent(HasLoss):
         """
         arguments = self._arguments(params, state, batch, None, None)
         with half_explained(params):
-            moved, new, record = _jitted(*arguments, careful=False)
+            moved, new, record = _jitted[None](*arguments, careful=False)
         return cast_like(moved, params), new, record, among(record.result, RETRIED)
 
     def as_data(self) -> "NaturalGradientDescent":
@@ -279,7 +280,7 @@ def _step(
     return new_params, new_state, record
 
 
-_jitted, _sooner = jit(_step), jit(_step, effort=1)
+_jitted = {level: jit(_step, level) for level in EFFORTS}
 
 
 def _record(

@@ -9,13 +9,14 @@ from .._base.show import number, several, table
 from .._base.tree import all_finite, cast_like, has_half
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
-from .._problem.batch import Batch, is_small
+from .._problem.batch import Batch
 from .._problem.composite import Composite
 from .._problem.validate import half_explained, is_traced, validate, validate_metric_batch
 from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
+from .effort import EFFORTS, effort
 from .outcome import raise_failure, retried, warn_of_precision
 from .stats import Stats
 from .subproblem import subproblem
@@ -79,7 +80,7 @@ def compute(
     )
 
 
-_jitted, _sooner = jit(compute), jit(compute, effort=1)
+_jitted = {level: jit(compute, level) for level in EFFORTS}
 
 
 def natural_gradient(
@@ -120,9 +121,9 @@ def natural_gradient(
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
     arguments = (problem, params, data, strategy, other, not traced)
-    # Inside somebody's `jit` there is no second try.
-    run = _sooner if not traced and is_small(params, data, other) else _jitted
     with half_explained(given):
+        run = _jitted[None if traced else effort(problem, params, data, other)]
+        # Inside somebody's `jit` there is no second try.
         ng = run(*arguments, careful=traced)
     if not traced and retried(ng.result):
         ng = run(*arguments, careful=True)

@@ -1,0 +1,46 @@
+"""How hard XLA works on a program that is called directly: less where compiling is the wait.
+
+A natural gradient of a small problem takes milliseconds, and its program seconds to compile. There
+effort 0 halves the wait against effort 1 for steps that are up to a third slower
+(`python -m bench.first_step`). A convolution or a loop in the model suffers more at effort 0, two
+to three times, and takes effort 1. `fit`, which makes many steps, always takes the full effort.
+"""
+
+import weakref
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from .._base.types import Params
+from .._compat.jaxpr import contains
+from .._problem.batch import Batch, is_small
+from .._problem.composite import Composite
+
+SLOW = ("conv_general_dilated", "scan", "while")
+"""What effort 0 makes two to three times slower."""
+
+EFFORTS: tuple[int | None, ...] = (None, 1, 0)
+
+_slow: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+
+
+def effort(problem: Composite, params: Params, *batches: Batch | None) -> int | None:
+    """Return the effort for a problem at a point, `None` for all of it."""
+    if not is_small(params, *batches):
+        return None
+    try:
+        slow = _slow.get(problem.model)
+        if slow is None:
+            _slow[problem.model] = slow = _is_slow(problem, params, batches[0])
+    except TypeError:
+        # A model that holds arrays has no hash, and no weak reference is kept of a bound method.
+        return 1
+    return 1 if slow else 0
+
+
+def _is_slow(problem: Composite, params: Params, batch: Any) -> bool:
+    """Return whether the program of the model has a convolution or a loop."""
+    arrays, static = eqx.partition((params, batch.inputs), eqx.is_array)
+    outputs = lambda arrays: eqx.filter(problem.outputs(*eqx.combine(arrays, static)), eqx.is_array)
+    return contains(jax.make_jaxpr(outputs)(arrays), SLOW)
