@@ -246,6 +246,7 @@ def _step(
         penalty=opt.penalty,
         constraint=opt.constraint,
         covector=None if gradient is None else like.ravel(gradient),
+        least=opt.rule.least_damping(state.rule),
         careful=careful,
     )
     if opt.momentum.remembers:

@@ -327,19 +327,32 @@ def subproblem(
     penalty: Callable[[Params], Scalar] | None = None,
     constraint: Callable[[Params], Params] | None = None,
     covector: Flat | None = None,
+    least: Scalar | None = None,
     careful: bool = True,
 ) -> Subproblem:
     """Evaluate, plan, factorise and solve a problem at a point.
 
     `covector` is a gradient to follow in place of the own one; `constraint` brings parameters back
-    to where they may be. Without `careful` there is less to compile, and the solution may be
-    missing although there is one; `outcome.retried` tells.
+    to where they may be; `least` is the least λ of `Subproblem.damped`, if it is known. Without
+    `careful` there is less to compile, and the solution may be missing although there is one;
+    `outcome.retried` tells.
     """
     evaluation = evaluate(problem, params, batch, strategy, metric_batch, penalty, careful=careful)
     if covector is not None:
         evaluation = follow(evaluation, covector)
+    if least is not None:
+        strategy = strategy.damped_from(_resolved(least, evaluation))
     factorised = factorise(evaluation.rows, strategy, careful)
     natural = None
     if not strategy.inverse.awaits_damping:
         natural = factorised.solve(evaluation.lifted, evaluation.outside)
     return Subproblem(evaluation, factorised, natural, penalty, constraint)
+
+
+def _resolved(least: Scalar, evaluation: Evaluation) -> Scalar:
+    """Return the least λ; 0 where a parameter covector joins.
+
+    Its part in the kernel of A is divided by λ. Only a decomposition tells that part from rounding.
+    """
+    outside = evaluation.outside
+    return least if outside is None else jnp.where(jnp.any(outside != 0), 0.0, least)

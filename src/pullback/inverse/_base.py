@@ -99,6 +99,26 @@ class AbstractInverse(eqx.Module):
     """Whether the solution has a derivative with respect to A at constant rank."""
     awaits_damping: ClassVar[bool] = False
     """Whether factors are damped before they are used, so that nothing is solved without."""
+    least_damping: ClassVar[Any] = None
+    """Where factors are damped later: the least λ that will be asked for; `None` if not known."""
+
+    def damped_from(self, least: Scalar) -> "AbstractInverse":
+        """Return the same inverse, told that no λ below `least` will be asked for.
+
+        **Arguments:**
+
+        - `least`: the least λ; of no use to an inverse that does not await a damping.
+        """
+        return self
+
+    @property
+    def factorised_per_damping(self) -> bool:
+        """Whether a Cholesky factorisation for each λ will do, where λ is not below rounding.
+
+        Not if singular values are dropped: which ones, only a decomposition tells.
+        """
+        known = self.awaits_damping and self.least_damping is not None
+        return known and self.pseudo_inverse and not self.truncates
 
     @property
     def cancels_weights(self) -> bool:

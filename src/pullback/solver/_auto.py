@@ -4,7 +4,9 @@ The rule, with n = min(m, P):
 
 1. m P n ≤ 5·10⁹ (10⁸ if damped), some seconds of work, and A fits: `SVD`, which does not square the
    condition number and reports the rank;
-2. of `Dual` and `Primal`, those that fit: the one with fewer operations;
+2. of `Dual` and `Primal`, those that fit: the one with fewer operations. Where a step rule damps,
+   and declares its least λ, the matrix is factorised for each λ (`_per_damping.py`); for a λ below
+   rounding the SVD takes over, up to the work of the first rule without damping;
 3. otherwise `Krylov`, O(m + P).
 """
 
@@ -18,6 +20,7 @@ from ._base import AbstractSolver
 from ._cost import Setting, setting_of, svd_cost
 from ._dual import Dual
 from ._krylov import Krylov
+from ._per_damping import PerDamping
 from ._primal import Primal
 from ._svd import SVD
 
@@ -70,7 +73,7 @@ class Auto(AbstractSolver):
             return choice
         rows, size = setting.rows, setting.size
         shape, budget = f"A is {rows} x {size}", f"{self.memory / 2**30:.3g} GiB"
-        dual, primal = Dual(), Primal()
+        dual, primal = (self._form(gram, setting, inverse) for gram in (Dual(), Primal()))
         costs = [
             (dual.cost(setting, inverse), dual, f"the {rows} x {rows} kernel, from the dense A"),
             (
@@ -88,6 +91,8 @@ class Auto(AbstractSolver):
             _, _, solver, cost, what = min(fitting, key=lambda entry: entry[:2])
             if cost.structured:
                 what = f"{what.split(',')[0]}, from factors of the layers"
+            if inverse.factorised_per_damping:
+                what = f"{what}, factorised per damping"
             return Choice(
                 solver, f"{shape}: {what}, takes the fewest operations that fit in {budget}"
             )
@@ -122,10 +127,10 @@ class Auto(AbstractSolver):
     def _svd(self, setting: Setting, inverse: AbstractInverse) -> Choice | None:
         """Return the choice of the first rule, `None` if it does not apply."""
         rows, size = setting.rows, setting.size
-        damped = inverse.damping is not None
+        damped = inverse.damping is not None or inverse.factorised_per_damping
         limit = DAMPED_SVD_WORK if damped else SVD_WORK
-        fits = svd_cost(setting, inverse).memory <= self.memory
-        if rows * size * min(rows, size) > limit or not fits:
+        fits = svd_cost(setting).memory <= self.memory
+        if _svd_work(setting) > limit or not fits:
             return None
         kind = "damped" if damped else "undamped"
         return Choice(
@@ -133,3 +138,18 @@ class Auto(AbstractSolver):
             f"A is {rows} x {size}: {kind} and m P min(m, P) <= {limit:.0e}, so the SVD of A, "
             "which squares no condition number",
         )
+
+    def _form(
+        self, gram: Dual | Primal, setting: Setting, inverse: AbstractInverse
+    ) -> "Dual | Primal | PerDamping":
+        """Return the solver that factorises K or G, once or for each damping."""
+        if not inverse.factorised_per_damping:
+            return gram
+        exact = PerDamping(gram, svd=True)
+        fits = exact.cost(setting, inverse).memory <= self.memory
+        return exact if fits and _svd_work(setting) <= SVD_WORK else PerDamping(gram, svd=False)
+
+
+def _svd_work(setting: Setting) -> int:
+    """Return m P min(m, P)."""
+    return setting.rows * setting.size * min(setting.rows, setting.size)

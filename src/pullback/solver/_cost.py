@@ -97,7 +97,7 @@ def setting_of(rows: Rows) -> tuple[Setting, Rows]:
     return setting, rows
 
 
-def svd_cost(setting: Setting, inverse: AbstractInverse) -> Cost:
+def svd_cost(setting: Setting) -> Cost:
     """Return the cost of the singular value decomposition of A."""
     m, size = setting.rows, setting.size
     return Cost(
@@ -172,4 +172,7 @@ def _remark(structured: bool) -> str:
 
 def _factorisation(n: int, inverse: AbstractInverse) -> tuple[float, float]:
     """Operations, and how many n × n matrices are there at once."""
-    return (CHOLESKY * n**3, 3.0) if inverse.damping is not None else (EIGEN * n**3, 5.0)
+    if inverse.damping is not None:
+        return CHOLESKY * n**3, 3.0
+    # Of several factorisations, one per damping, the matrix is kept. Eigenvectors are for the rest.
+    return (CHOLESKY if inverse.factorised_per_damping else EIGEN) * n**3, 5.0

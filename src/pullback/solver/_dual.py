@@ -27,6 +27,7 @@ from ._symmetric import (
     AbstractSymmetricFactors,
     Damped,
     Eigen,
+    Family,
     damped,
     eigen,
     refine,
@@ -251,6 +252,18 @@ class Dual(AbstractSolver):
 
     def cost(self, setting, inverse):
         return dual_cost(setting, inverse, self.structured)
+
+    def family(self, rows: Rows) -> Family:
+        """Return K, kept to be damped several times.
+
+        **Arguments:**
+
+        - `rows`: what is to be factorised.
+        """
+        graded = self._scaled(rows)(rows.scale)
+        zero = jnp.zeros((), rows.dtype)
+        build = eqx.Partial(DualFactors, scaled=graded, grading=rows.scale, kernel=zero)
+        return Family(graded(), build, graded.rows)
 
     def factorise(self, rows, inverse):
         scaled = self._scaled(rows)

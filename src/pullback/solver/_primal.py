@@ -14,17 +14,16 @@ from .._rows.rows import MEMORY, Rows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
 from ._redamped import without
-from ._symmetric import AbstractSymmetricFactors, Damped, Eigen, damped, eigen, refine
-
-
-class Matrix(eqx.Module):
-    """An already computed G, for `damped`, which would otherwise trace the sum a second time."""
-
-    matrix: Float[Array, "P P"]
-
-    def __call__(self) -> Float[Array, "P P"]:
-        """Return the matrix."""
-        return self.matrix
+from ._symmetric import (
+    AbstractSymmetricFactors,
+    Damped,
+    Eigen,
+    Family,
+    Matrix,
+    damped,
+    eigen,
+    refine,
+)
 
 
 class PrimalFactors(AbstractSymmetricFactors):
@@ -177,14 +176,29 @@ class Primal(AbstractSolver):
         workspace = WORKSPACE if self.structured else MEMORY
         return primal_cost(setting, inverse, self.structured, workspace)
 
+    def family(self, rows: Rows) -> Family:
+        """Return G, kept to be damped several times.
+
+        **Arguments:**
+
+        - `rows`: what is to be factorised.
+        """
+        matrix, order = self._metric(rows)
+        return Family(matrix, eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
+
     def factorise(self, rows, inverse):
-        found = find(rows, single=True) if self.structured else None
-        matrix = rows.gram() if found is None else structured_metric(rows, found)
-        order = None if found is None else found.order
+        matrix, order = self._metric(rows)
         if inverse.damping is None:
             return PrimalFactors(rows, eigen(matrix, rows, inverse), None, order)
         damping = jnp.asarray(inverse.damping, rows.dtype)
         return PrimalFactors(rows, damped(Matrix(matrix), damping, self.careful), damping, order)
+
+    def _metric(self, rows: Rows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
+        """Return G, and the order of its parameters if that is not the one of the flat vector."""
+        found = find(rows, single=True) if self.structured else None
+        if found is None:
+            return rows.gram(), None
+        return structured_metric(rows, found), found.order
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:

@@ -3,6 +3,7 @@
 import equinox as eqx
 
 from .._base.tree import as_data
+from .._base.types import Scalar
 from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
 from ..inverse._contract import check_declarations
@@ -58,6 +59,15 @@ class Strategy(eqx.Module):
         - `inverse`: which generalised inverse.
         """
         return Strategy(inverse, self.solver, self.memory)
+
+    def damped_from(self, least: Scalar) -> "Strategy":
+        """Return the same strategy, told the least λ with which factors will be damped.
+
+        **Arguments:**
+
+        - `least`: the least λ.
+        """
+        return eqx.tree_at(lambda s: s.inverse, self, self.inverse.damped_from(least))
 
     def need_whole(self, owner: str) -> None:
         """Raise a `ValueError` if the solver inverts blocks of G in the place of G.

@@ -76,7 +76,7 @@ class SVD(AbstractSolver):
         pass
 
     def cost(self, setting, inverse):
-        return svd_cost(setting, inverse)
+        return svd_cost(setting)
 
     def factorise(self, rows, inverse):
         dense = rows.unit_rows()

@@ -125,6 +125,43 @@ class Damped(eqx.Module):
         return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
 
 
+class Matrix(eqx.Module):
+    """An already computed K or G, for `damped`, which would otherwise compute it again."""
+
+    matrix: Float[Array, "n n"]
+
+    def __call__(self) -> Float[Array, "n n"]:
+        """Return the matrix."""
+        return self.matrix
+
+
+class Family(eqx.Module):
+    """K or G, kept to be damped several times."""
+
+    matrix: Float[Array, "n n"]
+    """Lower triangle."""
+    build: Callable[..., "AbstractSymmetricFactors"]
+    """Factors from `gram` and `damping`; a pytree."""
+    rows: Rows
+    """What the matrix was made of, with a dense Ã if that was formed."""
+
+    @property
+    def noise(self) -> Scalar:
+        """The λ at or below which a Cholesky factorisation is not proved; see `damped`."""
+        return rounding(jnp.diagonal(self.matrix))
+
+    def damped(self, damping: Scalar) -> "AbstractSymmetricFactors":
+        """Return factors by Cholesky, of solutions that are NaN if that is not proved."""
+        gram = damped(Matrix(self.matrix), damping, careful=False)
+        return self.build(gram=gram, damping=damping)
+
+
+def rounding(diagonal: Float[Array, " n"]) -> Scalar:
+    """Return n·eps·max, a bound on the rounding of a Gram matrix and of its Cholesky factor."""
+    n, eps = diagonal.shape[0], jnp.finfo(diagonal.dtype).eps
+    return n * eps * jnp.max(diagonal, initial=0.0)
+
+
 def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> Eigen:
     """Return the eigendecomposition of K or G, lower triangle."""
     shape = rows.shape
@@ -158,7 +195,7 @@ def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar, careful: bo
     size = jnp.sqrt(jnp.sum(diagonal))
     diagonal = diagonal + damping
     matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
-    noise = n * jnp.finfo(matrix.dtype).eps * jnp.max(diagonal, initial=0.0)
+    noise = rounding(diagonal)
     factor, positive = cholesky(matrix)
     proved = positive & (damping > noise)
     spectrum = Spectrum.unknown(matrix.dtype, fallback=~proved)

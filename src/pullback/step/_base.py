@@ -109,6 +109,18 @@ class AbstractStep(eqx.Module):
         """
         return inverse
 
+    def least_damping(self, state: Any) -> Scalar | None:
+        """Return the least λ that the next step will damp with; `None` if that is not known.
+
+        A rule that tries a few dampings declares it: each is then a Cholesky factorisation, where
+        λ is large enough, in place of one decomposition for all. A smaller λ returns NaN.
+
+        **Arguments:**
+
+        - `state`: the state of the rule before the step.
+        """
+        return None
+
     def init(self, dtype: Any) -> Any:
         """Return the state before the first step; defaults to none.
 

@@ -42,6 +42,9 @@ class Geodesic(AbstractStep):
     def factorises(self, inverse):
         return self.step_rule.factorises(inverse)
 
+    def least_damping(self, state):
+        return self.step_rule.least_damping(state)
+
     def init(self, dtype):
         return self.step_rule.init(dtype)
 

@@ -99,6 +99,9 @@ class LevenbergMarquardt(AbstractStep):
     def factorises(self, inverse):
         return Dampable(inverse)
 
+    def least_damping(self, state):
+        return state.value  # Within a step λ only grows.
+
     def init(self, dtype):
         return Damping(
             jnp.asarray(self.damping, dtype),
