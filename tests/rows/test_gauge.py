@@ -2,6 +2,8 @@
 sees.
 """
 
+import curved
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -11,7 +13,7 @@ from helpers import distance, flat, make_example, normal
 
 import pullback as pb
 from pullback import testing
-from pullback._base.tree import structure
+from pullback._base.tree import split, structure
 from pullback._rows.gauge import as_gauge
 from pullback.testing import _reference
 
@@ -95,6 +97,50 @@ def test_a_diagonal_is_a_tree_like_the_parameters():
         )
         > 1e-3
     )
+
+
+def test_a_number_for_each_leaf_is_a_damping_for_each_leaf():
+    """(AᵀA + λW)⁻¹Aᵀr by NumPy, in every solver and in a rule that finds λ."""
+    a, r, _ = curved.dense()
+    gauge, order = {"b": 1.0, "v": 10.0, "w": 0.1}, [("b", 2), ("v", 4), ("w", 4)]
+    weights = np.concatenate([np.full(size, gauge[name]) for name, size in order])
+    damped = lambda damping: -np.linalg.solve(a.T @ a + damping * np.diag(weights), a.T @ r)
+    inverse = pb.Tikhonov(0.01, gauge=gauge)
+    for solver in (pb.solver.SVD(), pb.solver.Dual(), pb.solver.Primal(), pb.solver.Krylov()):
+        solve = jax.jit(lambda solver=solver: curved.near(solver, inverse).solution)
+        assert distance(-solve(), damped(0.01)) < 1e-8, solver
+    rule = pb.step.LevenbergMarquardt(damping=0.01)
+    opt = pb.NaturalGradientDescent(curved.PROBLEM, pb.MoorePenrose(gauge=gauge), step=rule)
+    moved, _, record = opt.step(curved.PARAMS, opt.init(curved.PARAMS), (curved.X, curved.Y))
+    step = curved.flat(moved) - curved.flat(curved.PARAMS)
+    assert bool(record.accepted) and distance(step, damped(float(record.damping))) < 1e-9
+
+
+def test_a_number_stands_for_the_leaves_below_it():
+    params = {
+        "a": [jnp.zeros((2, 2)), jnp.zeros(3)],
+        "b": eqx.nn.Linear(2, 1, key=jax.random.key(0)),
+    }
+    like = structure(params)
+    weights = lambda gauge: as_gauge(gauge, like, like.dtype).weights
+    grouped = weights({"a": 2.0, "b": 3})
+    np.testing.assert_array_equal(grouped, [2.0] * 7 + [3.0] * 3)
+    mixed = weights({"a": [jnp.arange(1.0, 5.0).reshape(2, 2), 5.0], "b": jnp.asarray(3.0)})
+    np.testing.assert_array_equal(mixed, [1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0, 3.0, 3.0, 3.0])
+    # A number per leaf, by its path: also where leaves are functions, which have no coordinates.
+    net = eqx.nn.MLP(1, 1, 2, 1, key=jax.random.key(0))
+    name = lambda path, _: 4.0 if "bias" in jax.tree_util.keystr(path) else 1.0
+    gauge = jax.tree_util.tree_map_with_path(name, net)
+    like = structure(net)
+    expected = like.ravel(
+        jax.tree_util.tree_map_with_path(
+            lambda path, x: jnp.full(x.shape, name(path, x)), split(net)[0]
+        )
+    )
+    np.testing.assert_array_equal(as_gauge(gauge, like, like.dtype).weights, expected)
+    for wrong in ({"a": 2.0}, {"a": 2.0, "b": True}, {"a": jnp.ones(3), "b": 1.0}):
+        with pytest.raises(ValueError, match="with a number for each leaf or group of leaves"):
+            weights(wrong)
 
 
 def test_remark_2_another_parametrisation_is_another_inner_product():

@@ -4,11 +4,13 @@ Among all \(\delta\) with the same pushforward the weighted Moore-Penrose invers
 least \(\delta^\top W \delta\). In the coordinates \(\eta = R\delta\), with \(\tilde A = A R^{-1}\),
 it is the ordinary Moore-Penrose inverse: \(\delta = R^{-1}\tilde A^+ r\) from a lifted covector,
 and \(\delta = R^{-1}(\tilde A^\top\tilde A)^+ R^{-\top} g\) from a parameter covector. The gauge
-never changes \(A\delta\), which is all that the metric sees.
+never changes \(A\delta\), which is all that the metric sees. Damped, \(\delta = (A^\top A +
+λW)^{-1} A^\top r\): a diagonal gauge is a damping for each parameter.
 """
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -151,11 +153,12 @@ def as_gauge(gauge: Gauge | AbstractGauge, params: Structure, dtype: DTypeLike) 
         matrix = gauge
     else:
         try:
-            return DiagonalGauge(params.ravel(gauge).astype(dtype))
+            return DiagonalGauge(_diagonal(gauge, params, dtype))
         except (ValueError, TypeError) as error:
             wanted = (
-                f"a positive number, a pytree like the parameters (its diagonal), a "
-                f"({params.size}, {params.size}) matrix, a lineax operator or a pullback metric"
+                f"a positive number, a pytree like the parameters (its diagonal), or a prefix of "
+                f"one with a number for each leaf or group of leaves, a ({params.size}, "
+                f"{params.size}) matrix, a lineax operator or a pullback metric"
             )
             raise checks.error("inverse", "gauge", gauge, wanted, _EXAMPLE) from error
     matrix = jnp.asarray(matrix, dtype)
@@ -167,6 +170,29 @@ def as_gauge(gauge: Gauge | AbstractGauge, params: Structure, dtype: DTypeLike) 
     asymmetry = jnp.max(jnp.abs(matrix - matrix.T))
     symmetric = asymmetry <= 100 * jnp.finfo(dtype).eps * jnp.max(jnp.abs(matrix))
     return MatrixGauge(jnp.where(symmetric, jnp.linalg.cholesky((matrix + matrix.T) / 2), jnp.nan))
+
+
+def _diagonal(gauge: Any, params: Structure, dtype: DTypeLike) -> Flat:
+    """The diagonal from a tree like the parameters, or from a prefix of one.
+
+    A number stands for all entries of the leaves below it.
+    """
+    try:
+        return params.ravel(gauge).astype(dtype)
+    except (ValueError, TypeError, AttributeError):
+        pass  # Not a tree like the parameters.
+    shapes = params.treedef.unflatten([jax.ShapeDtypeStruct(s, dtype) for s in params.shapes])
+
+    def fill(weight, below):
+        def leaf(like):
+            if isinstance(weight, bool) or jnp.shape(weight) not in ((), like.shape):
+                raise ValueError(f"expected a number or shape {like.shape}, got {weight!r}.")
+            return jnp.broadcast_to(jnp.asarray(weight, dtype), like.shape)
+
+        return jax.tree.map(leaf, below)
+
+    filled = jax.tree.leaves(jax.tree.map(fill, gauge, shapes))
+    return jnp.concatenate([x.ravel() for x in filled]) if filled else jnp.zeros(0, dtype)
 
 
 _EXAMPLE = "MoorePenrose(gauge=2.0)"

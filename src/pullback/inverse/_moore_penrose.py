@@ -26,7 +26,8 @@ class MoorePenrose(AbstractInverse):
         - `rtol`: singular values of A at or below `rtol · s_max` count as zero; defaults to
             max(m, P) · eps.
         - `gauge`: the inner product on the parameters: a positive number, a pytree like the
-            parameters, a matrix, or another pullback metric; defaults to the Euclidean one.
+            parameters or a prefix of one with numbers, a matrix, or another pullback metric;
+            defaults to the Euclidean one.
         """
         if rtol is not None:
             positive("MoorePenrose", "rtol", rtol, zero=True)

@@ -28,7 +28,9 @@ class Tikhonov(AbstractInverse):
         **Arguments:**
 
         - `damping`: λ > 0.
-        - `gauge`: the inner product on the parameters; defaults to the Euclidean one.
+        - `gauge`: the inner product W on the parameters, as for `MoorePenrose`; defaults to the
+            Euclidean one. `gauge={"hidden": 10.0, "last": 1.0}` damps two groups of leaves with
+            10 λ and λ.
         """
         positive("Tikhonov", "damping", damping, zero=True)
         if not isinstance(damping, jax.core.Tracer) and not damping > 0:
