@@ -82,10 +82,15 @@ class Solution(eqx.Module):
     def unresolved(self) -> Scalar:
         """σ, the singular value up to which the factors need not see."""
         spectrum, largest = self.undamped.spectrum, self.noise.largest
+        # Rounding times the condition number of G + λ.
+        damped = lambda damping: precision(self.rows) * largest**3 / damping
         if self.inverse.damping is not None:
-            found = precision(self.rows) * largest**3 / self.inverse.damping
+            found = damped(self.inverse.damping)
         else:
             found = jnp.where((spectrum.cutoff > 0) & ~spectrum.graded, spectrum.cutoff, 0.0)
+        if self.inverse.factorised_per_damping and self.damping is not None:
+            # By Cholesky, without singular values, as for a damped inverse.
+            found = jnp.where(spectrum.rank < 0, damped(self.damping), found)
         return jnp.minimum(found, half_of_the_digits(self.rows, largest))
 
     @property
