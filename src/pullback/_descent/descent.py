@@ -185,7 +185,8 @@ class NaturalGradientDescent(HasLoss):
         traced = is_traced(arguments)
         _, point, _, data, other, *_ = arguments
         with half_explained(params):
-            run = _jitted[None if traced else effort(self.problem, point, data, other)]
+            made = 0 if traced else int(state.count)
+            run = _jitted[None if traced else effort(self.problem, point, data, other, steps=made)]
             moved, new, record = run(*arguments, careful=traced)
         if not traced and retried(record.result):
             moved, new, record = run(*arguments, careful=True)

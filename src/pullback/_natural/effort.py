@@ -1,9 +1,11 @@
 """How hard XLA works on a program that is called directly: less where compiling is the wait.
 
 A natural gradient of a small problem takes milliseconds, and its program seconds to compile. There
-effort 0 halves the wait against effort 1 for steps that are up to a third slower
+effort 0 halves the wait against effort 1 for steps that are up to a half slower
 (`python -m bench.first_step`). A convolution or a loop in the model suffers more at effort 0, two
-to three times, and takes effort 1. `fit`, which makes many steps, always takes the full effort.
+to three times, and takes effort 1. A loop of many steps goes over to full effort when the time that
+it lost is about that of compiling; `fit` takes full effort from the start. What is taken depends on
+the problem and the number of the step only, so that a repeated loop has the same bits.
 """
 
 import weakref
@@ -14,20 +16,28 @@ import jax
 
 from .._base.types import Params
 from .._compat.jaxpr import contains
-from .._problem.batch import Batch, is_small
+from .._problem.batch import Batch, entries
 from .._problem.composite import Composite
 
 SLOW = ("conv_general_dilated", "scan", "while")
 """What effort 0 makes two to three times slower."""
+
+SMALL = 2**22
+"""Up to how many parameters times samples a problem is small."""
+PATIENCE = 2**27
+"""Parameters times samples times steps after which full effort pays."""
 
 EFFORTS: tuple[int | None, ...] = (None, 1, 0)
 
 _slow: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 
 
-def effort(problem: Composite, params: Params, *batches: Batch | None) -> int | None:
-    """Return the effort for a problem at a point, `None` for all of it."""
-    if not is_small(params, *batches):
+def effort(
+    problem: Composite, params: Params, *batches: Batch | None, steps: int = 0
+) -> int | None:
+    """Return the effort for a problem at a point after so many steps, `None` for all of it."""
+    size = entries(params, *batches)
+    if size is None or size > SMALL or size * steps > PATIENCE:
         return None
     try:
         slow = _slow.get(problem.model)

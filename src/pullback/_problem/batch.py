@@ -10,9 +10,6 @@ from jaxtyping import Array, Float
 from .._base.tree import structure
 from .._base.types import Params
 
-SMALL = 2**22
-"""Up to how many parameters times samples a problem is small."""
-
 
 class Batch(NamedTuple):
     """Inputs and targets; inputs are `None` for a model without data, which may have targets."""
@@ -57,11 +54,11 @@ def sample_count(batch: Batch) -> int | None:
     return count
 
 
-def is_small(params: Params, *batches: Batch | None) -> bool:
-    """Return whether a natural gradient takes milliseconds, and its compiling seconds."""
+def entries(params: Params, *batches: Batch | None) -> int | None:
+    """Return the number of parameters times that of samples; `None` for a model without data."""
     counts = [None if batch is None else sample_count(batch) for batch in batches]
     count = max((count for count in counts if count is not None), default=None)
-    return count is not None and structure(params).size * count <= SMALL
+    return None if count is None else structure(params).size * count
 
 
 def replace_absent(batch: Batch, weights: Float[Array, " N"]) -> Batch:

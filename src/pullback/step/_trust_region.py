@@ -11,7 +11,7 @@ it the step goes on to the border, as in TRPO (Schulman et al., 2015). The loss 
 quadratic there, so the decrease is compared with \(t\,(-g^\top d)\) and not with that of q.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -178,7 +178,7 @@ class TrustRegion(AbstractStep):
         return jnp.where(tried.accepted & (tried.gain >= 0.25), good, bad).astype(radius.dtype)
 
 
-def _guess(search: Search, aim: Scalar, tiny: float) -> Scalar:
+def _guess(search: Search, aim: Scalar, tiny: Any) -> Scalar:
     """Return the length at which the square root of the divergence should be that of `aim`."""
     low, high, aim = (jnp.sqrt(x) for x in (search.low, search.high, aim))
     width = search.beyond - search.inside
