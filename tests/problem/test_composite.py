@@ -46,6 +46,32 @@ def test_a_coupled_model_that_is_not_declared_is_named():
     assert bool(ng.result == pb.RESULTS.coupled_samples)
 
 
+def test_the_metric_of_a_coupled_model_that_is_not_declared_is_refused():
+    with pytest.raises(RuntimeError, match="the model mixes samples"):
+        pb.pullback(*make(5, function=normalised))
+
+
+def test_a_coupled_model_that_starts_at_zero_is_seen():
+    problem = pb.Composite(
+        lambda p, x: (jnp.tanh(x @ p["w"]) - jnp.mean(jnp.tanh(x @ p["w"]), axis=0)[None]) @ p["v"],
+        square,
+    )
+    params, batch = {"w": normal(3, 4), "v": jnp.zeros((4, 2))}, (normal(5, 3), normal(5, 2))
+    ng = pb.natural_gradient(problem, params, batch, throw=False)
+    assert bool(ng.result == pb.RESULTS.coupled_samples)
+    for opt in (pb.NaturalGradientDescent(problem), pb.BlockDescent(problem, lambda path: path)):
+        assert opt.step(params, opt.init(params), batch)[2].result == pb.RESULTS.coupled_samples
+    # Declared, or with nothing mixed, zero outputs are as good as any.
+    declared = pb.Composite(problem.model, square, coupled=True)
+    assert int(pb.natural_gradient(declared, params, batch).stats.rank) > 0
+    plain = pb.Composite(lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], square)
+    assert int(pb.natural_gradient(plain, params, batch).stats.rank) > 0
+    # Where the model is undefined nearby, nothing is said.
+    edge = pb.Composite(lambda p, x: x * jnp.where(p > 0, jnp.nan, p), lambda z, y: (z - y) ** 2)
+    ng = pb.natural_gradient(edge, jnp.zeros(()), (normal(5), normal(5)), throw=False)
+    assert not bool(ng.result == pb.RESULTS.coupled_samples)
+
+
 def test_inputs_may_be_a_tree_with_carried_leaves():
     inputs = {"x": normal(4, 3), "kind": "plain", "index": jnp.arange(4)}
 

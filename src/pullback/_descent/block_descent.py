@@ -364,7 +364,8 @@ def _solve(
 def _before_solving(evaluation: Evaluation, params: Params, count: Count) -> RESULTS:
     """Return the first thing that went wrong before anything is solved for."""
     rows, objective = evaluation.rows, evaluation.objective
-    mixed = jax.lax.cond(count == 0, lambda: mixes_samples(rows), lambda: jnp.asarray(False))
+    mixes = lambda: mixes_samples(rows.objective, rows.params, rows.outputs)
+    mixed = jax.lax.cond(count == 0, mixes, lambda: jnp.asarray(False))
     verdicts = [
         (~all_finite(params), RESULTS.nonfinite_params),
         (~all_finite(objective.batch), RESULTS.nonfinite_batch),

@@ -58,7 +58,8 @@ def outcome(
     underflow_matters = rows.graded and objective.problem.loss is not None and not damped
     couples = no
     if check_samples is not False:
-        couples = jax.lax.cond(check_samples, lambda: mixes_samples(plain), lambda: no)
+        mixes = lambda: mixes_samples(objective, plain.params, plain.outputs)
+        couples = jax.lax.cond(check_samples, mixes, lambda: no)
     verdicts = [
         (~all_finite(plain.params), RESULTS.nonfinite_params),
         (~all_finite(inputs), RESULTS.nonfinite_batch),
@@ -139,12 +140,20 @@ def _bad_filter(piece: Factorised) -> Array:
     return jnp.any(~(jnp.isfinite(h) & (h >= 0)))
 
 
-def mixes_samples(rows: Rows) -> Array:
-    """Return whether a sample alone has other outputs than the same sample in its batch."""
-    if not rows.objective.by_sample:
+def mixes_samples(objective: Objective, params: Params, outputs: Outputs) -> Array:
+    """Return whether a sample alone has other outputs than the same sample in its batch.
+
+    Outputs that are all zero, as those of a last layer that starts at zero, are the same in any
+    company: they are compared at other parameters nearby.
+    """
+    if not objective.by_sample:
         return jnp.asarray(False)
-    arrays, rest = eqx.partition(rows.objective.batch.inputs, eqx.is_array)
-    one = lambda x: rows.objective.problem.one(rows.params, eqx.combine(x, rest))
+    here = jax.tree.leaves(split(outputs)[0])
+    empty = jnp.any(jnp.stack([jnp.all(z == 0) for z in here]))
+    point = _nudged(params, empty)
+    whole = split(objective.outputs(point))[0]
+    arrays, rest = eqx.partition(objective.batch.inputs, eqx.is_array)
+    one = lambda x: objective.problem.one(point, eqx.combine(x, rest))
     alone = jax.vmap(lambda x: split(one(x))[0])(arrays)
 
     def differs(a, b):
@@ -152,8 +161,20 @@ def mixes_samples(rows: Rows) -> Array:
         # Written so that a NaN differs: one sample alone has no deviation to be divided by.
         return jnp.any(~(jnp.abs(a - b) <= 10 * jnp.sqrt(jnp.finfo(b.dtype).eps) * scale))
 
-    compared = jax.tree.map(differs, alone, split(rows.outputs)[0])
-    return jnp.any(jnp.stack(jax.tree.leaves(compared)))
+    compared = jax.tree.map(differs, alone, whole)
+    # Nearby, the model may be undefined.
+    return jnp.any(jnp.stack(jax.tree.leaves(compared))) & all_finite(whole)
+
+
+def _nudged(params: Params, moved: Array) -> Params:
+    """Return the parameters, each of them a little larger by another amount if `moved`."""
+    moving, carried = split(params)
+
+    def nudge(leaf):
+        pattern = 1 + jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape) / 2
+        return jnp.where(moved, leaf + 0.01 * pattern * (1 + jnp.abs(leaf)), leaf)
+
+    return eqx.combine(jax.tree.map(nudge, moving), carried)
 
 
 def _saturated(evaluation: Evaluation) -> Array:

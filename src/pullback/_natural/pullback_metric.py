@@ -32,6 +32,8 @@ from .._base.types import (
     Vector,
 )
 from .._base.vector import finite_or_nan
+from .._compat.xla import jit
+from .._problem.batch import Batch
 from .._problem.composite import Composite
 from .._problem.validate import check_inputs, is_traced, validate
 from .._rows.rows import MEMORY, Rows, rows_at
@@ -41,7 +43,7 @@ from ..solver._strategy import Strategy
 from .certificate import tolerance
 from .covariance import covariance_of, function_at, observations_per_weight, unidentifiable, warning
 from .factorised import Factorised, factorise
-from .outcome import raise_failure
+from .outcome import mixes_samples, raise_failure
 
 
 class PullbackMetric(eqx.Module):
@@ -324,7 +326,16 @@ def pullback(
     if not is_traced(finite) and not bool(finite):
         code: Any = RESULTS.bad_metric
         raise_failure(code, problem, params, data)
+    if not is_traced((params, data, rows.outputs)) and bool(_mixes(problem, params, data)):
+        raise RuntimeError(RESULTS[RESULTS.coupled_samples])
     return PullbackMetric(rows, strategy)
+
+
+@jit
+def _mixes(problem: Composite, params: Params, data: Batch) -> Array:
+    """Return whether a model whose rows are formed sample by sample mixes samples."""
+    objective = problem.at(data)
+    return mixes_samples(objective, params, objective.outputs(params))
 
 
 def _certified(factorised: Factorised, vector: Flat, r: Array | None, g: Flat | None) -> Flat:
