@@ -62,3 +62,12 @@ def test_bounds_and_sets_that_cannot_work_are_refused():
         pb.constraint.At("cov", pb.constraint.Simplex())
     with pytest.raises(ValueError, match=r"At\(constraint=None\): constraint must be a set"):
         pb.constraint.At(lambda p: p, None)
+
+
+def test_a_box_is_made_inside_jit():
+    clip = jax.jit(lambda x, upper: pb.constraint.Clipping(0.0, 1.0)(x) + upper)
+    assert np.array_equal(clip(jnp.asarray([-1.0, 0.5, 2.0]), 1.0), [1.0, 1.5, 2.0])
+    by_bound = jax.jit(lambda x, upper: pb.constraint.Clipping(jnp.asarray(0.0), upper)(x))
+    assert np.array_equal(by_bound(jnp.asarray([-1.0, 0.5, 2.0]), 0.25), [0.0, 0.25, 0.25])
+    with pytest.raises(ValueError, match="lower must not exceed upper"):
+        jax.jit(lambda x: pb.constraint.Clipping(2.0, 1.0)(x))(jnp.zeros(1))

@@ -51,6 +51,9 @@ from ..solver._strategy import Strategy
 from . import shown
 from .loss import HasLoss
 
+FIRST = 10
+"""In so many steps at the beginning the metric is always updated."""
+
 
 class BlockState(eqx.Module):
     """What `BlockDescent` keeps between steps."""
@@ -154,8 +157,8 @@ class BlockDescent(HasLoss):
         - `momentum`: μ, at least 0 and below 1.
         - `radius`: the largest length of t δ in the averaged metric; longer steps are scaled down.
             Defaults to no bound.
-        - `every`: the metric is updated and factorised in every so many steps; in between, a step
-            costs a gradient and two products with each block.
+        - `every`: the metric is updated and factorised in each of the first ten steps, then in
+            every so many; in between, a step costs a gradient and two products with each block.
         - `largest`: blocks of more parameters raise, because their matrices are dense.
         - `penalty`: `penalty(params) -> scalar`, added to the loss (weight decay, a prior); it has
             no part in the metric.
@@ -244,7 +247,7 @@ class BlockDescent(HasLoss):
         )
         # Where the number of the step is known, a step without an update passes the averages on
         # without copying them.
-        due = None if is_traced(state.count) else int(state.count) % self.every == 0
+        due = None if is_traced(state.count) else bool(_is_due(self, int(state.count)))
         with half_explained(given):
             moved, new, record = _jitted(opt, params, state, data, due)
         return cast_like(moved, given), new, record
@@ -261,7 +264,7 @@ def _step(
     damping = jnp.asarray(opt.damping, dtype)
     early = _before_solving(evaluation, params, state.count)
     if due is None:
-        update = (early == RESULTS.successful) & (state.count % opt.every == 0)
+        update = (early == RESULTS.successful) & _is_due(opt, state.count)
     else:
         update = (early == RESULTS.successful) if due else None
     updated = _updated(opt, evaluation, parts, state, damping, update)
@@ -306,6 +309,15 @@ def _step(
 
 
 _jitted = jit(_step)
+
+
+def _is_due(opt: BlockDescent, count: Any) -> Any:
+    """Return whether the metric is updated after so many steps.
+
+    The first metric of a layer may be zero (that of the first layer, if the last one starts at
+    zero): a step with it is g/λ, and the average has to see others before it is left alone.
+    """
+    return (count % opt.every == 0) | (count < FIRST)
 
 
 def _updated(

@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from .._base.checks import function, instance, is_concrete, positive, shown
@@ -76,8 +77,9 @@ def _ordered(lower: Any, upper: Any) -> bool:
     elif _is_number(upper):
         high = high * len(low)
     pairs = list(zip(low, high, strict=True)) if len(low) == len(high) else []
+    # With NumPy: inside `jit`, JAX traces what it does with known numbers, too.
     known = [(a, b) for a, b in pairs if is_concrete(a) and is_concrete(b)]
-    return bool(pairs) and all(bool(jnp.all(jnp.asarray(a) <= jnp.asarray(b))) for a, b in known)
+    return bool(pairs) and all(bool(np.all(np.asarray(a) <= np.asarray(b))) for a, b in known)
 
 
 class Simplex(AbstractConstraint):
