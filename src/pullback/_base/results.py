@@ -197,3 +197,31 @@ def successful_if(fine: Any, otherwise: Any) -> Any:
     """Return success where `fine`, and the given code elsewhere."""
     success: Any = RESULTS.successful
     return RESULTS.where(fine, success, otherwise)
+
+
+class Result(type(RESULTS.successful)):  # pyright: ignore[reportGeneralTypeIssues]
+    """A result that prints by its name; those of Equinox print a module and the message."""
+
+    def __repr__(self) -> str:
+        name = outcome(self)  # pyright: ignore[reportArgumentType]
+        return f"RESULTS.{name}" if name in RESULTS._name_to_item else f"RESULTS({name})"
+
+    def __str__(self) -> str:
+        return describe(self)  # pyright: ignore[reportArgumentType]
+
+
+def _by_name(make: Any) -> Any:
+    """Return a function that makes a result, with a result that prints by its name."""
+
+    @functools.wraps(make)
+    def named(*args: Any, **options: Any) -> Any:
+        return Result(make(*args, **options)._value, RESULTS)
+
+    return staticmethod(named)
+
+
+# These are all the ways in which a result is made.
+RESULTS._name_to_item.update(
+    {name: Result(item._value, RESULTS) for name, item in RESULTS._name_to_item.items()}
+)
+RESULTS.where, RESULTS.promote = _by_name(RESULTS.where), _by_name(RESULTS.promote)
