@@ -29,6 +29,7 @@ from ._descent.record import Record as Record
 from ._fit.batches import Sampler as Sampler
 from ._fit.batches import minibatches as minibatches
 from ._fit.checkpoint import Checkpoints as Checkpoints
+from ._fit.epochs import Epochs as Epochs
 from ._fit.fit import fit as fit
 from ._fit.history import History as History
 from ._fit.optimiser import Optimiser as Optimiser

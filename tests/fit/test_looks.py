@@ -229,3 +229,34 @@ def test_a_clear_rise_is_a_departure(spread):
     assert 25 < first < 45
     # Not if the training loss rises, too.
     assert departed(list(zip(steps, held_out, held_out, strict=True))) is None
+
+
+def test_looks_are_taken_by_epochs():
+    looks = lambda batches, epochs: np.flatnonzero(
+        np.isfinite(
+            pb.fit(OPT, START, batches, 8, validate=HELD, every=epochs, until=()).history[
+                "validation"
+            ]
+        )
+    ).tolist()
+    assert looks(pb.minibatches((X, Y), 4), pb.Epochs(1)) == [2, 5, 7]
+    assert looks(pb.minibatches((X, Y), 5), pb.Epochs(2)) == [4, 7]  # 4.8 steps
+    assert looks((X, Y), pb.Epochs(4)) == [3, 7]
+    assert looks((X, Y), pb.Epochs(0.1)) == list(range(8))
+    draw = lambda key: (X, Y)
+    with pytest.raises(ValueError, match=r"every=Epochs\(1\).*not known.*steps_per_epoch = 100"):
+        looks(draw, pb.Epochs(1))
+    draw.steps_per_epoch = 4
+    assert looks(draw, pb.Epochs(1)) == [3, 7]
+    with pytest.raises(ValueError, match=r"Epochs\(number=0\): number must be positive"):
+        pb.Epochs(0)
+    draw.steps_per_epoch = "four"
+    with pytest.raises(ValueError, match="steps_per_epoch must be positive"):
+        looks(draw, pb.Epochs(1))
+
+
+def test_minibatches_of_unequal_lengths_are_refused():
+    with pytest.raises(ValueError, match="as many samples as each other, got 10, 12"):
+        pb.minibatches((X, Y[:10]), 4)
+    with pytest.raises(ValueError, match=r"size must be an integer"):
+        pb.minibatches((X, Y), 4.0)

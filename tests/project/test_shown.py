@@ -88,6 +88,7 @@ BUILT = [
     pb.CotangentVector(PARAMS),
     pb.Checkpoints("run"),
     pb.minibatches(BATCH, 3),
+    pb.Epochs(1),
     pb.pde.Equation("small", "Poisson, 1-D", identity, identity, (1, 12, 1), 40, 10),
     pb.Mean(),
     pb.Sum(),

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
+from .._base.checks import integer
 from .._base.types import Params
 from .._problem.batch import Batch, as_batch
 from .optimiser import check_kept
@@ -297,13 +298,24 @@ class minibatches(eqx.Module):
         - `size`: the number of samples in a minibatch.
         """
         self.batch = on_device(batch)
-        self.size = size
+        self.size = integer("minibatches", "size", size, least=1)
+        counts = {x.shape[0] for x in jax.tree.leaves(self.batch) if eqx.is_array(x)}
+        if len(counts) > 1:
+            raise ValueError(
+                "minibatches(batch=...): inputs and targets must have as many samples as each "
+                f"other, got {', '.join(map(str, sorted(counts)))}."
+            )
         count = self._count
         if not 1 <= size <= count:
             raise ValueError(
                 f"minibatches(size={size}): there are {count} samples, so size must be from 1 to "
                 f"{count}."
             )
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """How many minibatches have as many samples as there are."""
+        return self._count / self.size
 
     @property
     def _count(self) -> int:

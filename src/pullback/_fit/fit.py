@@ -27,6 +27,7 @@ from .batches import AbstractSource, as_source, first_state
 from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
 from .ending import Ending
+from .epochs import Epochs
 from .folder import InUse
 from .history import History, columns_of
 from .identity import identity
@@ -51,7 +52,7 @@ def fit(
     state: Any = None,
     validate: Any = None,
     evaluate: Callable[[Params], Any] | None = None,
-    every: int | None = None,
+    every: int | Epochs | None = None,
     until: AbstractEvent | Sequence[AbstractEvent] | None = None,
     progress: bool = True,
     callback: Callable[[Report], Any] | None = None,
@@ -85,10 +86,11 @@ def fit(
     - `validate`: held-out `(inputs, targets)`, or a function of a PRNG key that draws them. Their
         loss is `history["validation"]`. A `FitWarning` tells once when it departs: when it rises
         while the training loss falls.
-    - `evaluate`: `evaluate(params)` returns a number or a dictionary of numbers, which are columns
-        of the history. It runs on the host, once before the first step too.
+    - `evaluate`: `evaluate(params)` returns a number, the column "evaluation" of the history, or a
+        dictionary of numbers, one column each. It runs on the host, once before the first step too.
     - `every`: how many steps lie between two calls of `evaluate` and two held-out losses, which
-        are also computed after the last step; NaN in the rows between. Defaults to `steps // 50`.
+        are also computed after the last step; NaN in the rows between. `Epochs(1)` counts passes
+        over the samples. Defaults to `steps // 50`.
     - `until`: one of `pullback.until` or a list of them: events that end the run. Defaults to
         `until.Stuck(50)` if every step has the same batch, so that a run ends when no step is
         taken any more; otherwise, and with `until=()`, all steps are made.
@@ -120,7 +122,7 @@ def fit(
     if telemetry is not None and not isinstance(telemetry, str | os.PathLike):
         raise error("fit", "telemetry", telemetry, "a path", 'fit(telemetry="run.jsonl")')
     key = jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
-    looks = Looks(opt, validate, evaluate, every, steps, key)
+    looks = Looks(opt, validate, evaluate, every, steps, key, batches)
     saving = checkpoint
     if saving is not None and not isinstance(saving, Checkpoints):
         saving = Checkpoints(saving)

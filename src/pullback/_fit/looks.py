@@ -17,6 +17,7 @@ from .._base.types import Params, Scalar
 from .._compat.xla import jit
 from .._problem.batch import Batch, as_batch
 from .batches import on_device
+from .epochs import Epochs
 from .figure import HELD_OUT
 from .history import History
 
@@ -36,15 +37,18 @@ class Looks:
         opt: Any,
         validate: Any,
         evaluate: Callable[[Params], Any] | None,
-        every: int | None,
+        every: int | Epochs | None,
         steps: int,
         key: PRNGKeyArray,
+        batches: Any = None,
     ):
         """Check what is wanted; nothing is computed yet."""
         if evaluate is not None:
             example = "fit(evaluate=lambda params: accuracy(params))"
             function("fit", "evaluate", evaluate, example)
         if every is not None:
+            if isinstance(every, Epochs):
+                every = every.steps(batches)
             integer("fit", "every", every, least=1)
             if validate is None and evaluate is None:
                 raise ValueError(
