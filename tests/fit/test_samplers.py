@@ -211,6 +211,8 @@ def test_samplers_that_break_their_contract():
         pb.fit(Pull(), START, Odd(0.1), 2)
     with pytest.raises(ValueError, match="batches must be"):
         pb.fit(Pull(), START, 3)
+    with pytest.raises(ValueError, match=r"Odd is a class; pass an instance, Odd\(\.\.\.\)"):
+        pb.fit(Pull(), START, Odd)
 
 
 class Noisy(eqx.Module):

@@ -152,10 +152,10 @@ def test_under_jit_a_failure_raises_too():
             {"batch": ({"a": X, "b": X[:3]}, Y), "p": problem(lambda p, x: linear(p, x["a"]))},
             r"the inputs must be arrays with one common leading sample axis",
         ),
-        ({"batch": X}, r"batch must be \(inputs, targets\), \(inputs,\) or None, got"),
+        ({"batch": X}, r"batch must be .*\(None, targets\) or None, got one array"),
         (
             {"batch": (X, Y, Y)},
-            r"batch must be \(inputs, targets\), \(inputs,\) or None, got tuple of length 3",
+            r"batch must be .* or None, got tuple of length 3",
         ),
         (
             {"batch": (None, Y[:2]), "p": problem(lambda p: p["w"])},

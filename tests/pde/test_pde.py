@@ -145,3 +145,11 @@ def test_runs_in_several_processes_are_the_same_runs(tmp_path):
     one, two = (json.loads((tmp_path / f"{name}.json").read_text())["A"] for name in ("one", "two"))
     assert [[m["error"] for m in run] for run in one] == [[m["error"] for m in run] for run in two]
     assert one[0][-1]["step"] == 3 and one[0][-1]["error"] != one[1][-1]["error"]
+
+
+def test_a_direction_that_is_an_axis_is_explained():
+    u, x = lambda y: y[0] * y[1] ** 3, jnp.asarray([2.0, 3.0])
+    with pytest.raises(ValueError, match=r"v must be a direction of shape \(2,\).*\[axis\]"):
+        pb.pde.second(u, x, 1)
+    assert float(pb.pde.second(u, x, jnp.asarray([0, 1]))) == 36.0
+    assert float(pb.pde.laplacian(u, x, [1])) == 36.0

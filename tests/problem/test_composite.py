@@ -124,3 +124,23 @@ def test_a_model_without_data_is_one_sample():
     p = jnp.asarray([1.0, -2.0])
     assert float(objective.value(p)) == 5 and objective.differential(p)[1].tolist() == [2.0, -4.0]
     assert float(objective.divergence(p, p + 1.0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "batch", "words"),
+    [
+        (lambda p: p, None, (normal(4, 2),), r"must take model\(params, inputs\), because"),
+        (lambda p, x: x @ p, None, (None, normal(4)), r"must take model\(params\), because"),
+        (lambda p, x: x @ p, lambda z: z, (normal(4, 2), normal(4)), r"loss\(outputs, targets\)"),
+        (lambda p, x: x @ p, square, (normal(4, 2),), r"must take loss\(outputs\), because"),
+    ],
+)
+def test_a_call_with_other_arguments_than_a_function_takes_is_explained(model, loss, batch, words):
+    with pytest.raises(ValueError, match=words):
+        pb.natural_gradient(pb.Composite(model, loss or square), normal(2), batch)
+
+
+def test_a_bad_target_is_shown_as_a_plain_number():
+    problem = pb.Composite(lambda p, x: x @ p, metric=pb.metric.Bernoulli())
+    with pytest.raises(RuntimeError, match=r"Sample 1: -1\.0; Bernoulli admits"):
+        pb.natural_gradient(problem, normal(2), (normal(2, 2), jnp.asarray([1.0, -1.0])))

@@ -6,6 +6,7 @@ The message shows the call, the value and a corrected call. A traced value has n
 its shape is checked, and its value passes.
 """
 
+import inspect
 import math
 from typing import Any
 
@@ -77,6 +78,17 @@ def function(owner: str, name: str, value: Any, example: str) -> None:
     """Raise a `ValueError` unless the value can be called."""
     if not callable(value):
         raise error(owner, name, value, "a function", example)
+
+
+def takes(function: Any, *args: Any) -> bool:
+    """Whether a function can be called with these arguments, as far as its signature is known."""
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError:
+        return False
+    except ValueError:  # a function without a signature, e.g. one written in C
+        return True
+    return True
 
 
 def instance(owner: str, name: str, value: Any, kind: type, wanted: str, example: str) -> None:

@@ -233,7 +233,10 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
     """Return the source that a user means, advanced by `skip` steps."""
     if batches is None or isinstance(batches, tuple):
         return Same(on_device(batches))
-    if isinstance(batches, Sampler) and not isinstance(batches, type):
+    if isinstance(batches, type):
+        name = batches.__name__
+        raise ValueError(f"fit(batches={name}): {name} is a class; pass an instance, {name}(...).")
+    if isinstance(batches, Sampler):
         return Carried(batches)
     if callable(batches):
         return (Sampled, SampledAt)[_arguments(batches) - 1](batches)

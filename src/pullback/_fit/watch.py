@@ -106,7 +106,12 @@ class Watch:
             self.once(
                 "rising",
                 f"the loss has risen from {self.first[0]:.3g} to {losses[-1]:.3g}: take shorter "
-                "steps, e.g. NaturalGradientDescent(..., step=pullback.step.LineSearch()).",
+                + (
+                    "steps, e.g. NaturalGradientDescent(..., step=pullback.step.LineSearch())."
+                    if self.same
+                    else "steps, e.g. NaturalGradientDescent(..., step=0.1), and damp, "
+                    "inverse=pullback.Tikhonov(1e-3): a step fits the noise of its batch."
+                ),
             )
 
     def _departure(self, rows: History) -> None:

@@ -236,9 +236,9 @@ def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
     bad = np.flatnonzero(~np.asarray(admitted(objective, objective.outputs(params))))
     name = type(metric).__name__
     if not objective.has_data:
-        targets = jax.tree.map(np.asarray, objective.batch.targets)
+        targets = jax.tree.map(lambda y: np.asarray(y).tolist(), objective.batch.targets)
         return f" Targets {targets!r}; {name} admits {metric.support}."
-    target = jax.tree.map(lambda y: np.asarray(y)[bad[0]], objective.batch.targets)
+    target = jax.tree.map(lambda y: np.asarray(y)[bad[0]].tolist(), objective.batch.targets)
     return f" Sample {bad[0]}: {target!r}; {name} admits {metric.support}. {bad.size} in all."
 
 

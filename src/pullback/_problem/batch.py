@@ -26,7 +26,8 @@ def as_batch(batch: Any) -> Batch:
         return Batch(None, None)
     if not isinstance(batch, tuple | list) or len(batch) not in (1, 2):
         raise ValueError(
-            f"batch must be (inputs, targets), (inputs,) or None, got {type(batch).__name__}"
+            "batch must be (inputs, targets), (inputs,), (None, targets) or None, got "
+            + ("one array" if eqx.is_array(batch) else type(batch).__name__)
             + (f" of length {len(batch)}." if isinstance(batch, tuple | list) else ".")
         )
     return Batch(batch[0], batch[1] if len(batch) == 2 else None)
@@ -41,7 +42,8 @@ def sample_count(batch: Batch) -> int | None:
     if not counts or counts[0] is None or any(count != counts[0] for count in counts):
         raise ValueError(
             "the inputs must be arrays with one common leading sample axis, got leading axes "
-            f"{counts}."
+            f"{counts}. Samples of two kinds, e.g. points inside and on a boundary, are one array "
+            "with a second one that tells them apart."
         )
     count = int(counts[0])
     if count == 0:

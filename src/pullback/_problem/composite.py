@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from .._base.checks import takes
 from .._base.functions import canonical
 from .._base.stateful import Stateful
 from .._base.tree import split
@@ -114,6 +115,7 @@ class Composite(eqx.Module):
         """
         check_stateful(self, params)
         data = () if inputs is None else (inputs,)
+        self._check_model(params, *data)
         if not self.stateful:
             return self.model(params, *data), None
         # A copy of the state: Equinox marks a `State` as old once it has been used.
@@ -121,10 +123,26 @@ class Composite(eqx.Module):
         if not isinstance(made, tuple) or len(made) != 2:
             raise ValueError(
                 "Composite(stateful=True): the model must return a pair, its outputs and its new "
-                f"state, e.g. return outputs, state, got {type(made).__name__}"
+                "state, e.g. return outputs, state, got "
+                + ("one array" if eqx.is_array(made) else type(made).__name__)
                 + (f" of length {len(made)}." if isinstance(made, tuple) else ".")
             )
         return made
+
+    def _check_model(self, params: Params, *data: Any) -> None:
+        """Raise a `ValueError` if the model does not take the arguments that a batch gives it."""
+        given = (params.params, params.state) if self.stateful else (params,)
+        if takes(self.model, *given, *data):
+            return
+        names = "params, state" if self.stateful else "params"
+        call, other = (f"model({names}, inputs)", f"model({names})")
+        raise ValueError(
+            f"the model must take {call}, because the batch has inputs. Without inputs, "
+            f"batch=(None, targets) or None, it is called as {other}."
+            if data
+            else f"the model must take {other}, because the batch has no inputs. With "
+            f"batch=(inputs, targets) or (inputs,) it is called as {call}."
+        )
 
     def one(self, params: Params, inputs: PyTree) -> Outputs:
         """Return the outputs of one sample.
@@ -148,8 +166,16 @@ class Composite(eqx.Module):
         """
         if self.loss is None:
             return self._likelihood(outputs, batch)
-        values = self.loss(outputs) if batch.targets is None else self.loss(outputs, batch.targets)
-        values = jnp.asarray(values)
+        given = (outputs,) if batch.targets is None else (outputs, batch.targets)
+        if not takes(self.loss, *given):
+            raise ValueError(
+                "the loss must take loss(outputs), because the batch has no targets. With "
+                "batch=(inputs, targets) it is called as loss(outputs, targets)."
+                if batch.targets is None
+                else "the loss must take loss(outputs, targets), because the batch has targets. "
+                "Without targets, batch=(inputs,), it is called as loss(outputs)."
+            )
+        values = jnp.asarray(self.loss(*given))
         if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise ValueError(
                 f"loss must return real numbers, got {values.dtype}: e.g. jnp.abs(z - y) ** 2, or "

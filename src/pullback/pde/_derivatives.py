@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.checks import shown
 from .._base.types import Scalar
 
 Field = Callable[[Float[Array, " d"]], Scalar]
@@ -38,6 +39,12 @@ def second(u: Field, x: Float[Array, " d"], v: Float[Array, " d"]) -> Scalar:
     - `x`: the point.
     - `v`: the direction.
     """
+    if jnp.shape(v) != jnp.shape(x):
+        raise ValueError(
+            f"second(v={shown(v)}): v must be a direction of shape {jnp.shape(x)}; for the second "
+            "derivative along an axis use laplacian(u, x, [axis])."
+        )
+    v = jnp.asarray(v, x.dtype)
     first = lambda y: jax.jvp(u, (y,), (v,))[1]
     return jax.jvp(first, (x,), (v,))[1]
 
