@@ -264,3 +264,13 @@ def test_bad_events_are_refused():
     }.items():
         with pytest.raises(ValueError, match=words):
             make()
+
+
+def test_a_condition_on_a_column_that_is_not_there_names_those_that_are():
+    done = pb.until.When(lambda row: row["accuracy"] > 1, "done")
+    with pytest.raises(
+        ValueError, match=r"When\('done'\): the row has no 'accuracy'; it has .*loss"
+    ):
+        pb.fit(Halving(), START, None, 3, until=done)
+    with pytest.raises(ValueError, match=r"fit\(until='loss'\): until must be one of"):
+        pb.fit(Halving(), START, None, 3, until="loss")

@@ -40,3 +40,17 @@ def test_two_samples_are_enough(solver):
     x = jnp.asarray([[0.3, 0.4, 0.1], [-0.2, 0.5, 0.7]])
     ng = pb.natural_gradient(PROBLEM, jnp.ones(3), (x, jnp.asarray([1.0, -1.0])), solver=solver)
     assert float(jnp.linalg.norm(ng.vector)) > 0.1
+
+
+def test_the_share_of_the_ambient_gradient_is_one_at_most_or_not_known():
+    """A loss that does not sum to zero is partly outside the range of the metric."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))
+    weighted = pb.Composite(
+        PROBLEM.model, PROBLEM.loss, PROBLEM.metric, pb.Weights(jnp.arange(1.0, 7.0))
+    )
+    stats = pb.natural_gradient(weighted, jnp.ones(3), (x, Y)).stats
+    assert float(stats.output_share) < 1 and np.isnan(float(stats.tangent_share))
+    page = pb.examine(weighted, jnp.ones(3), (x, Y))
+    assert "in range: outputs" in str(page) and "nan" not in str(page)
+    stats = pb.natural_gradient(PROBLEM, jnp.ones(3), (x, Y - jnp.mean(Y))).stats
+    assert 0 < float(stats.tangent_share) <= 1 + 1e-12

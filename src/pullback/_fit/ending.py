@@ -65,7 +65,7 @@ class Ending:
 
 def _events(until: Any) -> tuple[AbstractEvent, ...]:
     """Return the events that a user means."""
-    given = until if isinstance(until, Sequence) else (until,)
+    given = until if isinstance(until, Sequence) and not isinstance(until, str) else (until,)
     for event in given:
         if not isinstance(event, AbstractEvent):
             wanted = "one of pullback.until, or a list of them"

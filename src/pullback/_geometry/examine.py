@@ -155,9 +155,11 @@ class Examination(eqx.Module):
         gradient = "no loss"
         if not np.isnan(self.output_share):
             gradient = (
-                f"in range: outputs {self.output_share:.6f}, parameters {self.covector_share:.6f}; "
-                f"the model can follow {self.tangent_share:.6f} of the ambient gradient"
+                f"in range: outputs {self.output_share:.6f}, parameters {self.covector_share:.6f}"
             )
+        if not np.isnan(self.tangent_share):
+            share = f"{self.tangent_share:.6f}"
+            gradient += f"; the model can follow {share} of the ambient gradient"
         lines = [
             ("parameters", f"{p}, outputs {m}: {over}"),
             ("rank of J", f"{r} here, {self.generic_rank} at most {around}: {kind}"),

@@ -32,7 +32,9 @@ class Stats(eqx.Module):
     """The fraction of the output covector in the range of the metric, ‖S r‖/‖c‖."""
     tangent_share: Scalar
     """The fraction of the ambient gradient that the model can follow, ‖Π(M⁺c)‖/‖M⁺c‖ in the metric;
-    1 for an onto Jacobian. NaN for a block-diagonal metric, whose solution is no projection."""
+    1 for an onto Jacobian; a damped inverse follows less. NaN where Aδ is no projection of it: for
+    a block-diagonal metric, and where a part of the gradient is no lifted output covector (one
+    outside the range of the metric, a penalty, `metric_batch=`)."""
     covector_share: Scalar
     """The fraction of the parameter covector in the range of G, ‖Πg‖/‖g‖; what is outside has no
     natural gradient."""
@@ -116,6 +118,9 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
     tangent = jnp.asarray(jnp.nan, eta.dtype)
     if evaluation.lifted is not None and not factorised.blocks:
         tangent = fraction(norm(image), norm(lifted))
+        if g is not None:
+            # A δ is of r and g together; of r alone it is not known.
+            tangent = jnp.where(jnp.any(g != 0), jnp.nan, tangent)
 
     def inside(g: Flat | None) -> Scalar:
         total = rows.rmv(lifted) if g is None else rows.rmv(lifted) + g

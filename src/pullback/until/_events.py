@@ -204,7 +204,14 @@ class When(AbstractEvent):
     def holds(self, memory, rows):
         listed = {name: column.tolist() for name, column in rows.items()}
         each = (dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True))
-        return memory, np.asarray([bool(self.function(row)) for row in each], bool)
+        try:
+            return memory, np.asarray([bool(self.function(row)) for row in each], bool)
+        except KeyError as caught:
+            if not caught.args or caught.args[0] in rows:
+                raise
+            raise ValueError(
+                f"When({self.name!r}): the row has no {caught.args[0]!r}; it has {', '.join(rows)}."
+            ) from caught
 
     @property
     def description(self):
