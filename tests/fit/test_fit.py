@@ -263,3 +263,18 @@ def test_a_killed_process_resumes_bit_by_bit(tmp_path):
 @pytest.mark.slow
 def test_ten_killed_processes_resume_bit_by_bit(tmp_path):
     kill_and_resume(tmp_path, kills=10, steps=6000)
+
+
+def test_a_failure_names_its_place_in_the_batch():
+    y = jnp.zeros((12, 1))
+    bad = X.at[3, 1].set(jnp.nan)
+    for batches in ((bad, y), lambda key: (bad, y), lambda key, params: (bad, y)):
+        with pytest.raises(pb.FitError, match=r"batch\.inputs \(first at index \(3, 1\)\)"):
+            pb.fit(OPT, PARAMS, batches, 3)
+    with pytest.raises(pb.FitError, match=r"step 0: `batch` contains a NaN"):
+        pb.fit(OPT, PARAMS, [(bad, y)], 3)
+    signs = pb.Composite(lambda p, x: model(p, x)[:, 0], metric=pb.metric.Bernoulli())
+    with pytest.raises(pb.FitError, match=r"Sample 0: -1\.0; Bernoulli admits numbers from 0 to 1"):
+        pb.fit(pb.NaturalGradientDescent(signs), PARAMS, (X, -jnp.ones(12)), 3)
+    with pytest.raises(ValueError, match=r"fit\(key=0\.5\): key must be an integer"):
+        pb.fit(OPT, PARAMS, (X, y), 3, key=0.5)

@@ -28,12 +28,13 @@ from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
 from .ending import Ending
 from .epochs import Epochs
+from .failure import reason
 from .folder import InUse
 from .history import History, columns_of
 from .identity import identity
 from .looks import Looks
 from .optimiser import Optimiser, attempt_of, check_optimiser, check_state
-from .outcome import Fit, FitError, Report, message
+from .outcome import Fit, FitError, Report
 from .progress import Progress
 from .telemetry import Telemetry
 from .watch import Watch
@@ -121,7 +122,8 @@ def fit(
         function("fit", "callback", callback, "fit(callback=lambda report: report.step >= 10)")
     if telemetry is not None and not isinstance(telemetry, str | os.PathLike):
         raise error("fit", "telemetry", telemetry, "a path", 'fit(telemetry="run.jsonl")')
-    key = jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
+    if not isinstance(key, jax.Array | np.ndarray):
+        key = jax.random.key(integer("fit", "key", key, example="fit(key=0)"))
     looks = Looks(opt, validate, evaluate, every, steps, key, batches)
     saving = checkpoint
     if saving is not None and not isinstance(saving, Checkpoints):
@@ -258,7 +260,7 @@ class _Run:
             if self.saving and self.saving.due(self.now.step, self.tried_step, self.tried_time):
                 self.save()
             if failed and self.throw:
-                self.fail(rows)
+                self.fail(rows, source)
             if self.callback is not None and self.callback(self.report(rows)):
                 return f"the callback ended it after {self.now.step} steps"
         if self.now.step < self.steps:
@@ -349,12 +351,13 @@ class _Run:
         """Return what a callback receives."""
         return Report(self.now.step, self.now.params, self.now.state, rows)
 
-    def fail(self, rows: History) -> NoReturn:
+    def fail(self, rows: History, source: AbstractSource) -> NoReturn:
         """Save the run and raise the error of its last step."""
         self.save()
         step = int(rows["step"][-1])
         failure = FitError(
-            f"step {step}: {_reason(rows)} The parameters are those before it; "
+            f"step {step}: {reason(rows, self.opt, source, self.now)} The parameters are those "
+            "before it; "
             "fit(..., throw=False) skips such steps."
         )
         failure.fit = self.result(f"step {step} failed")
@@ -371,14 +374,3 @@ class _Run:
             seconds=time.monotonic() - self.begun,
             ended=ended,
         )
-
-
-def _reason(rows: History) -> str:
-    """Return why the last of some steps failed."""
-    if "result" in rows:
-        return message(int(rows["result"][-1]))
-    if not np.isfinite(rows["loss"][-1]):
-        return f"the loss is {rows['loss'][-1]}."
-    if "failed" in rows:
-        return "the record of the optimiser reports a failure."
-    return "the parameters after it are not finite."

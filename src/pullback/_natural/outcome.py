@@ -205,20 +205,30 @@ def raise_failure(
     metric_batch: Batch | None = None,
 ) -> None:
     """Raise a `RuntimeError` if a concrete result is a failure, with the place where it arose."""
-    if not bool(failed(result)):
-        return
-    where = ""
+    if bool(failed(result)):
+        place = place_of(result, problem, params, batch, metric_batch)
+        raise RuntimeError(f"{RESULTS[result]}{place}")
+
+
+def place_of(
+    result: RESULTS,
+    problem: Composite,
+    params: Params,
+    batch: Batch,
+    metric_batch: Batch | None = None,
+) -> str:
+    """Return in words the leaf or the sample where a failure arose, as far as it has one."""
     if bool(result == RESULTS.nonfinite_params):
-        where = _bad_leaves(params, "params")
-    elif bool(result == RESULTS.nonfinite_batch):
-        where = _bad_leaves(batch, "batch") or _bad_leaves(metric_batch, "metric_batch")
-    elif bool(result == RESULTS.nonfinite_outputs):
-        where = _bad_leaves(problem.outputs(params, batch.inputs), "outputs")
-    elif bool(result == RESULTS.bad_targets):
-        where = _inadmissible(problem, params, batch)
-    elif bool(result == RESULTS.bad_metric):
-        where = _complaint(problem, params, batch if metric_batch is None else metric_batch)
-    raise RuntimeError(f"{RESULTS[result]}{where}")
+        return _bad_leaves(params, "params")
+    if bool(result == RESULTS.nonfinite_batch):
+        return _bad_leaves(batch, "batch") or _bad_leaves(metric_batch, "metric_batch")
+    if bool(result == RESULTS.nonfinite_outputs):
+        return _bad_leaves(problem.outputs(params, batch.inputs), "outputs")
+    if bool(result == RESULTS.bad_targets):
+        return _inadmissible(problem, params, batch)
+    if bool(result == RESULTS.bad_metric):
+        return _complaint(problem, params, batch if metric_batch is None else metric_batch)
+    return ""
 
 
 def _bad_leaves(tree, name: str) -> str:
