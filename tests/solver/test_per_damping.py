@@ -44,16 +44,35 @@ def test_every_damping_has_the_solution_of_the_dense_formula(case):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("case", CASES)
-def test_a_least_damping_below_rounding_takes_a_decomposition(case):
+def test_a_decomposition_takes_over(case):
+    """Below rounding if it is the SVD, and for what has a part in the kernel."""
     shape, solver = CASES[case]
     a, r, g = conditioned(*shape, 100.0), vector(shape[0]), vector(shape[1])
-    factors = factors_of(a, 0.0, solver)
+    factors = factors_of(a, 0.0 if solver.svd else -1.0, solver)
     assert int(factors.rank) == 6 and bool(factors.spectrum.fallback)
     for damping in (0.0, 1e-15, 0.03):
         damped, (lifted, covector) = factors.damped(damping), dense(a, INVERSE, damping)
         assert distance(damped.solve_lifted(jnp.asarray(r)), lifted @ r) < 1e-9, damping
         if damping != 1e-15:
             assert distance(damped.solve_covector(jnp.asarray(g)), covector @ g) < 1e-8, damping
+
+
+@pytest.mark.parametrize("shape", [(30, 60), (60, 30)])
+def test_where_the_svd_is_too_expensive_a_damping_below_rounding_is_raised(shape):
+    """Eigenvectors would lose singular values that this λ does not hide."""
+    a = conditioned(*shape, 3e3).astype(np.float32)
+    y = (a @ vector(shape[1])).astype(np.float32)
+    batch, start = (jnp.asarray(a), jnp.asarray(y)), jnp.zeros(shape[1], jnp.float32)
+    gram = pb.solver.Dual() if shape[0] < shape[1] else pb.solver.Primal()
+    for damping in (0.0, 1e-12):
+        rule = pb.step.LevenbergMarquardt(damping=damping)
+        solver = Always(PerDamping(gram, svd=False))
+        opt = pb.NaturalGradientDescent(LINEAR, solver=solver, step=rule)
+        moved, _, record = opt.step(start, opt.init(start), batch)
+        assert record.result == pb.RESULTS.successful and bool(record.accepted)
+        assert float(record.damping) > 1e-7 and int(record.trials) > 1
+        expected = exact(a, y, damping=float(record.damping))
+        assert distance(moved, expected) < 30 * 1.2e-7 * float(record.damping) ** -0.5
 
 
 @pytest.mark.parametrize("shape", [(30, 60), (60, 30)])

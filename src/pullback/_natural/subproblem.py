@@ -350,9 +350,9 @@ def subproblem(
 
 
 def _resolved(least: Scalar, evaluation: Evaluation) -> Scalar:
-    """Return the least λ; 0 where a parameter covector joins.
+    """Return the least λ; -1, which asks for a decomposition, where a parameter covector joins.
 
     Its part in the kernel of A is divided by λ. Only a decomposition tells that part from rounding.
     """
     outside = evaluation.outside
-    return least if outside is None else jnp.where(jnp.any(outside != 0), 0.0, least)
+    return least if outside is None else jnp.where(jnp.any(outside != 0), -1.0, least)

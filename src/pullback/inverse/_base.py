@@ -100,7 +100,9 @@ class AbstractInverse(eqx.Module):
     awaits_damping: ClassVar[bool] = False
     """Whether factors are damped before they are used, so that nothing is solved without."""
     least_damping: ClassVar[Any] = None
-    """Where factors are damped later: the least λ that will be asked for; `None` if not known."""
+    """Where factors are damped later: the least λ that will be asked for; `None` if not known.
+
+    Negative: a decomposition is needed, whatever λ is."""
 
     def damped_from(self, least: Scalar) -> "AbstractInverse":
         """Return the same inverse, told that no λ below `least` will be asked for.

@@ -3,9 +3,14 @@ r"""`PerDamping`: K or G formed once, a Cholesky factorisation of \(K + λ\) for
 A rule that tries one or two dampings per step needs no decomposition: \((K + λ)^{-1}\) by Cholesky
 is forty times cheaper than the singular values of \(A\). It keeps every singular value, and the
 solution is refined with products of \(A\). But the rounding of K is \(n\,\mathrm{eps}\,\max_i
-K_{ii}\), and a λ below that has no Cholesky factorisation to rely on: there the decomposition of
-\(A\) takes over, at run time, once for all dampings of the step. The rule declares the least of
-them (`AbstractStep.least_damping`). What was not computed is NaN, so a smaller λ has no solution.
+K_{ii}\), and a λ below that has no Cholesky factorisation to rely on: there the SVD of \(A\) takes
+over, at run time, once for all dampings of the step. The rule declares the least of them
+(`AbstractStep.least_damping`). What was not computed is NaN, so a smaller λ has no solution.
+
+Where the SVD is too expensive, a λ below rounding is NaN, too, and the rule tries a larger one:
+eigenvectors of K would lose the singular values below \(\sqrt{n\,\mathrm{eps}}\) of the largest,
+which such a λ does not hide. They are used for a right-hand side with a part in the kernel only,
+which a negative least λ tells.
 """
 
 from collections.abc import Callable
@@ -96,8 +101,7 @@ class PerDamping(AbstractSolver):
     gram: Dual | Primal
     """Which matrix."""
     svd: bool = eqx.field(static=True)
-    """Whether the SVD takes over for a small λ, or eigenvectors of the matrix, which resolve less.
-    """
+    """Whether the SVD takes over for a small λ; otherwise there is no solution."""
 
     def check(self, inverse):
         if not inverse.factorised_per_damping:
@@ -118,10 +122,11 @@ class PerDamping(AbstractSolver):
     def factorise(self, rows, inverse):
         family = self.gram.family(rows)
         least = jnp.asarray(inverse.least_damping, rows.dtype)
-        enough = least > jnp.maximum(family.noise, rows.noise**2)
         if self.svd:
+            enough = least > jnp.maximum(family.noise, rows.noise**2)
             exact = _unless(enough, lambda: SVD().factorise(_shared(rows, family), inverse))
         else:
+            enough = least >= 0
             gram = _unless(enough, lambda: eigen(family.matrix, rows, inverse))
             exact = family.build(gram=gram, damping=None)
         return PerDampingFactors(family, exact, enough)
