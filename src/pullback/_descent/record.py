@@ -67,7 +67,7 @@ class Record(eqx.Module):
     accepted: Array
     """Whether the step was taken."""
     rank: Count
-    """The rank of A."""
+    """The rank of A; -1 if it was not computed."""
     cutoff: Scalar
     """Singular values at or below this counted as zero."""
     range_share: Scalar

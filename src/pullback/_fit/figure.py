@@ -134,7 +134,8 @@ def _curve(
 
 def _rank(axes: "Axes", columns: Columns) -> None:
     if "rank" in columns:
-        axes.plot(columns["step"], columns["rank"], color="black", lw=1)
+        known = np.where(columns["rank"] >= 0, columns["rank"], np.nan)
+        axes.plot(columns["step"], known, color="black", lw=1)
         axes.yaxis.get_major_locator().set_params(integer=True)
 
 
