@@ -117,7 +117,8 @@ class Logistic(eqx.Module):
     ) -> Float[Array, " D"]:
         r"""The natural gradient flow from `beta` at time t, without steps in time.
 
-        The result is the solution of \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\).
+        The result is the solution of \(\nabla L(\beta_t) = e^{-t}\,\nabla L(\beta_0)\). Where
+        rounding would hide the rows that decide it, the equation is solved in more digits.
 
         **Arguments:**
 
@@ -140,7 +141,7 @@ class Logistic(eqx.Module):
         r"""The limit of \(\beta_t/t\) on separable data.
 
         It is \(X^+y\) if the rows of x are independent, and otherwise the solution of a linear
-        program.
+        program; of several solutions the lexicographic one, see `_limit.py`.
 
         **Arguments:**
 
