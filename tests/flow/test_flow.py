@@ -1,5 +1,7 @@
 """Flows: closed forms, long times, events, and what a second dataset costs."""
 
+from typing import Any
+
 import diffrax as dfx
 import equinox as eqx
 import jax
@@ -105,6 +107,25 @@ def test_logistic_with_more_samples_is_newton_flow(kind):
     for t in (1.0, 6.0):
         found = slope(sol.evaluate(t)) * np.exp(t) / jnp.linalg.norm(slope(beta))
         assert np.allclose(found, slope(beta) / jnp.linalg.norm(slope(beta)), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [pb.solver.SVD(), pytest.param(pb.solver.Primal(), marks=pytest.mark.slow)],
+    ids=["svd", "primal"],
+)
+def test_a_flow_that_amplifies_its_errors_stops_before_they_show(solver):
+    """The second coefficient is decided by rows that weigh less and less than the first row; the
+    errors of the steps grow by the ratio.
+    """
+    x = jnp.asarray([[1.0, 0.0], [3.0, 2.0], [2.0, -1.0], [4.0, -1.0]])
+    options: Any = {"t1": 100.0, "kind": pb.NaturalFlow(solver=solver), "ts": jnp.arange(1.0, 9.0)}
+    sol = pb.flow(LOGISTIC, jnp.zeros(2), (x, jnp.ones(4)), throw=False, **options)
+    assert sol.result == pb.RESULTS.flow_unstable and 8 < float(sol.t) < 30
+    right = pb.linear.Logistic().flow(jnp.zeros(2), x, jnp.ones(4), float(sol.t))
+    assert np.allclose(sol.params, right, rtol=1e-3)
+    with pytest.raises(RuntimeError, match="amplifies errors"):
+        pb.flow(LOGISTIC, jnp.zeros(2), (x, jnp.ones(4)), **options)
 
 
 DEEP = pb.Composite(lambda p, x: x @ jnp.prod(p, axis=0), metric=pb.metric.Bernoulli())

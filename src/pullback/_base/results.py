@@ -133,6 +133,12 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "saturated, or its outputs do not depend on the parameters where the loss does. Damp: "
         "`inverse=Tikhonov(...)`."
     )
+    flow_unstable = (
+        "The flow amplifies errors beyond its tolerance here: the heaviest samples leave "
+        "directions open, and samples that weigh far less decide them. It stopped there. For "
+        "logistic regression call `linear.Logistic().flow`; otherwise damp the flow "
+        "(`NaturalFlow(Tikhonov(...))`), or lower `rtol` to get further."
+    )
     flow_kink = (
         "The field of the flow jumps here: the model or the loss has a kink (relu, an absolute "
         "value, a maximum), and the steps shrink in proportion to the tolerance."

@@ -20,7 +20,8 @@ from .._base.results import RESULTS, successful_if
 from .._base.show import settings
 from .._base.tree import all_finite, as_data, split, structure
 from .._base.types import Flat, Params, Scalar
-from .._natural.subproblem import subproblem
+from .._natural.stats import Stats
+from .._natural.subproblem import Subproblem, subproblem
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
 from ..event import Inspection
@@ -94,12 +95,14 @@ class NaturalFlow(AbstractFlow):
         return jnp.exp(log_rate) * sub.direction().astype(log_rate.dtype)
 
     def inspect(self, problem, params, batch, check=False):
-        stats, result = subproblem(problem, params, batch, self.strategy).judge(check)
-        # A damped inverse is continuous where the rank of A changes.
+        sub = subproblem(problem, params, batch, self.strategy)
+        stats, result = sub.judge(check)
+        # A damped inverse is continuous where the rank of A changes, and bounds what it amplifies.
         damped = self.strategy.inverse.damping is not None
         rank = jnp.asarray(-1, jnp.int32) if damped else stats.rank
         condition = stats.smallest / jnp.where(stats.largest > 0, stats.largest, 1.0)
-        return Inspection(result, rank, condition, stats.smallest)
+        spread = jnp.zeros_like(condition) if damped else _log_spread(sub, stats)
+        return Inspection(result, rank, condition, stats.smallest, spread)
 
     def as_data(self):
         return eqx.tree_at(lambda flow: flow.strategy, self, self.strategy.as_data())
@@ -208,6 +211,21 @@ class NewtonFlow(AbstractFlow):
         rtol = like.size * jnp.finfo(like.dtype).eps if self.rtol is None else self.rtol
         cutoff = jnp.asarray(rtol, like.dtype) * jnp.max(jnp.abs(values))
         return _Decomposition(jax.grad(value)(flat), values, vectors, jnp.abs(values) > cutoff)
+
+
+def _log_spread(sub: Subproblem, stats: Stats) -> Scalar:
+    """Return the logarithm of the heaviest over the lightest weight of the rows that decide.
+
+    Where the factors do not have it: that of the condition number of G, but no more than that of
+    the weights of all rows.
+    """
+    rows, found = sub.factorised.rows, sub.factorised.factors.log_spread
+    if found is not None:
+        return found
+    largest = jnp.max(jnp.where(rows.active, rows.log_scale, -jnp.inf))
+    weights = largest - jnp.min(jnp.where(rows.active, rows.log_scale, jnp.inf))
+    condition = jnp.where(stats.graded | ~(stats.smallest > 0), 1.0, stats.condition)
+    return 2 * jnp.minimum(jnp.log(condition), jnp.where(jnp.isfinite(weights), weights, 0.0))
 
 
 class _Decomposition(NamedTuple):

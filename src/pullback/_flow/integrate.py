@@ -160,6 +160,12 @@ class Settings(eqx.Module):
             self.rtol, self.atol, dtmin=least, force_dtmin=False, pcoeff=0.3, icoeff=0.4
         )
 
+    @property
+    def tolerance(self) -> Scalar:
+        """The relative error of a step, at least that of rounding."""
+        given = self.rtol if self.control is None else jnp.asarray(self.control.tolerance)
+        return jnp.maximum(given, jnp.finfo(self.rtol.dtype).eps)
+
     def saves(self, equation: Equation) -> dfx.SaveAt:
         """Return what diffrax keeps: the end, the loss at every step, and the curve or times."""
         subs = [dfx.SubSaveAt(t1=True), dfx.SubSaveAt(t0=True, steps=True, fn=loss)]
@@ -201,7 +207,7 @@ def _integrate(
         args=equation,
         saveat=settings.saves(equation),
         stepsize_controller=settings.controller(end),
-        event=dfx.Event(stops.conditions(start), finder, direction=False),
+        event=dfx.Event(stops.conditions(start, settings.tolerance), finder, direction=False),
         max_steps=settings.max_steps,
         progress_meter=dfx.TextProgressMeter() if settings.progress else dfx.NoProgressMeter(),
         throw=False,
@@ -223,7 +229,7 @@ def _trajectory(
     mask: Any = solution.event_mask
     final = ys[0][0]
     now = inspect(final, equation)
-    result = stops.result(solution.result, mask, start, now)
+    result = stops.result(solution.result, mask, start, now, settings.tolerance)
     saved = None
     if settings.ts is not None:
         kept = jnp.where(jnp.isfinite(ts[2])[:, None], ys[2], final[None, :])

@@ -4,6 +4,7 @@ At the end of every step diffrax calls each condition. It offers a condition the
 stage that was computed there, so the field is computed once more at the end of each step.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import diffrax as dfx
@@ -16,6 +17,9 @@ from .._base.types import Flat, Scalar
 from ..constraint import AbstractConstraint
 from ..event import AbstractEvent, Inspection, RankChange
 from .equation import Equation, inspect
+
+AMPLIFIED = 1e-3
+"""The relative error at which a flow that amplifies errors stops."""
 
 
 class Conditions(NamedTuple):
@@ -49,16 +53,21 @@ class Stops(eqx.Module):
         """Whether a reason may be a real number, whose root is located within a step."""
         return self.constraint is not None or bool(self.events)
 
-    def conditions(self, start: Inspection) -> Conditions:
+    def conditions(self, start: Inspection, tolerance: Scalar) -> Conditions:
         """Return the functions that diffrax calls, given the field at the start."""
         return Conditions(
-            _Halts(start, self.rank),
+            _Halts(start, self.rank, tolerance),
             () if self.constraint is None else (_Leaves(self.constraint),),
             tuple(_Meets(event) for event in self.events),
         )
 
     def result(
-        self, found: dfx.RESULTS, mask: Conditions, start: Inspection, now: Inspection
+        self,
+        found: dfx.RESULTS,
+        mask: Conditions,
+        start: Inspection,
+        now: Inspection,
+        tolerance: Scalar,
     ) -> RESULTS:
         """Return our result from diffrax's and the condition that was met."""
         stalled: Any = RESULTS.flow_stalled
@@ -71,6 +80,8 @@ class Stops(eqx.Module):
             stalled = RESULTS.where(self.rank.approached(start, now, 1e-3), changed, stalled)
             endless = RESULTS.where(self.rank.approached(start, now, 1e-6), changed, endless)
             halted = RESULTS.where(failed(now.result), now.result, changed)
+        hidden = amplified(start, now, tolerance) & ~failed(now.result)
+        halted = RESULTS.where(hidden, RESULTS.flow_unstable, halted)
         result: Any = RESULTS.where(found == dfx.RESULTS.max_steps_reached, endless, stalled)
         result = successful_if(found == dfx.RESULTS.successful, result)
         result = RESULTS.where(mask.event() >= 0, RESULTS.flow_event, result)
@@ -79,17 +90,27 @@ class Stops(eqx.Module):
         return RESULTS.where(mask.field, halted, result)
 
 
+def amplified(start: Inspection, now: Inspection, tolerance: Scalar) -> Array:
+    r"""Return whether the flow has amplified errors of its steps beyond `AMPLIFIED`.
+
+    Where G is the Hessian, \(\delta\theta_t = e^{-t} G_t^{-1} G_0\,\delta\theta_0\): the heaviest
+    rows weigh \(e^{-t}\), and where lighter ones decide, errors have grown by the ratio.
+    """
+    growth = jnp.asarray(now.log_spread) - start.log_spread
+    return growth + jnp.log(tolerance) > math.log(AMPLIFIED)
+
+
 class _Halts(eqx.Module):
-    """The field cannot be computed, or its rank changes."""
+    """The field cannot be computed, or its rank changes, or it amplifies errors."""
 
     start: Inspection
     rank: RankChange | None
+    tolerance: Scalar
 
     def __call__(self, t: Scalar, y: Flat, args: Equation, **kwargs) -> Array:
         now = inspect(y, args)
-        if self.rank is None:
-            return failed(now.result)
-        return failed(now.result) | self.rank.happened(self.start, now)
+        bad = failed(now.result) | amplified(self.start, now, self.tolerance)
+        return bad if self.rank is None else bad | self.rank.happened(self.start, now)
 
 
 class _Leaves(eqx.Module):

@@ -26,6 +26,8 @@ class Inspection(eqx.Module):
     """The inverse condition number of what is kept: smallest/largest singular value."""
     smallest: Scalar
     """The smallest singular value that is kept."""
+    log_spread: float | Scalar = 0.0
+    """The logarithm of the heaviest over the lightest weight of the rows that decide the field."""
 
     def __repr__(self) -> str:
         found = facts(rank=self.rank, smallest=self.smallest if applies(self.rank) else None)

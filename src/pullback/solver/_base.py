@@ -195,6 +195,14 @@ class AbstractFactors(eqx.Module):
         return jnp.full_like(eta, jnp.nan)
 
     @property
+    def log_spread(self) -> Scalar | None:
+        """The logarithm of the heaviest over the lightest weight of the rows that decide, in G.
+
+        `None` where the factors do not separate the weights from the rows.
+        """
+        return None
+
+    @property
     def knows_row_space(self) -> bool:
         """Whether `project` costs two products only."""
         return False

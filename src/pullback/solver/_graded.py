@@ -67,6 +67,16 @@ class GradedFactors(AbstractFactors):
     def kernel_exact(self):
         return True
 
+    @property
+    def log_spread(self):
+        # DÛ alone: a pivot over its singular value is the weight of its row, but for a factor.
+        pivots, s = jnp.abs(jnp.diagonal(self.upper)), self.s[self.pivots]
+        live = (pivots > 0) & (s > 0) & ~self.full
+        logs = jnp.log(jnp.where(live, pivots, 1.0)) - jnp.log(jnp.where(live, s, 1.0))
+        largest = jnp.max(jnp.where(live, logs, -jnp.inf))
+        found = 2 * (largest - jnp.min(jnp.where(live, logs, jnp.inf)))
+        return jnp.where(jnp.any(live), found, 0.0)
+
     def solve_lifted(self, r):
         cancelled = jnp.where(self.kept, (self.u.T @ r) / jnp.where(self.kept, self.s, 1.0), 0.0)
         t = cho_solve((self.cholesky, True), self.lower.T @ (self.weights * r))
