@@ -43,7 +43,9 @@ def test_a_wrong_offset_in_theorem_3(monkeypatch):
 
 def test_the_limit_is_not_the_largest_margin(monkeypatch):
     monkeypatch.setattr(
-        MODULES["limit_direction"], "natural_margin", lambda x, y, q=None: linear.l2_margin(x, y)
+        MODULES["limit_direction"],
+        "limit",
+        lambda x, y, start=None: np.asarray(linear.l2_margin(x, y)),
     )
     rows = run("limit_direction").rows
     assert not rows[0].holds and judge(rows) is None  # the control notices, too

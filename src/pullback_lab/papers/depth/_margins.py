@@ -1,12 +1,21 @@
-r"""Where the natural flow goes on a separable set with more samples than columns, written again
-beside `pullback.linear` with the weights given:
+r"""Where the natural flow goes on a separable set with more samples than columns: the library's
+limit, and its linear program written again, with the weights given:
 
 \[ \min_v\ \textstyle\sum_i q_i\,\tilde x_i\cdot v \quad\text{subject to}\quad \tilde x_i\cdot v \ge
 1, \qquad \tilde x_i = y_i x_i,\ q_i = \varphi(-u_i(0)). \]
 """
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linprog
+
+from pullback.linear import Logistic
+
+
+def limit(x: np.ndarray, y: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+    """The library's limit of the natural flow from a start, zero if there is none."""
+    beta = None if start is None else jnp.asarray(start)
+    return np.asarray(Logistic().limit_direction(jnp.asarray(x), jnp.asarray(y), beta))
 
 
 def natural_margin(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

@@ -30,7 +30,7 @@ from pullback.linear import l1_margin, l2_margin
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, equals
 from .._figure import COLOURS, open_figure
 from ._logistic import STACKED, batch, follow, phi
-from ._margins import natural_margin
+from ._margins import limit
 from ._toy import SIGNED, X, Y, degrees
 from .singular_fisher import layers
 
@@ -94,7 +94,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     limits = {
         "l2": np.asarray(l2_margin(X, Y)),
         "l1": np.asarray(l1_margin(X, Y)),
-        "LP": natural_margin(X, Y, phi(-SIGNED @ START)),
+        "LP": limit(X, Y, START),
     }
     angle = {name: float(degrees(v)) for name, v in limits.items()}
     ngd = np.array([degrees(descent[d][-1]) for d in (1, 2, 3)])
@@ -170,13 +170,13 @@ def draw(data: Mapping[str, Any]) -> Any:
         ("NGD", 1, "LP", "linear program"),
         ("NGD", 3, "LP", "linear program"),
     )
-    for letter, ax, (kind, depth, limit, name) in zip("ABCD", axes, panels, strict=True):
+    for letter, ax, (kind, depth, goal, name) in zip("ABCD", axes, panels, strict=True):
         path = np.asarray(data[f"{kind}|{depth}"])
         picks = np.unique(np.geomspace(1, len(path), 12).astype(int) - 1)
         for k, i in enumerate(picks):
             _separator(ax, path[i], color=COLOURS[0], lw=0.8, alpha=0.15 + 0.4 * k / len(picks))
         _separator(ax, path[-1], color=COLOURS[0], lw=2.2, label="found")
-        _separator(ax, np.asarray(data[limit]), color="k", lw=1, ls="--", label=name)
+        _separator(ax, np.asarray(data[goal]), color="k", lw=1, ls="--", label=name)
         for label, marker, colour in ((1.0, "o", COLOURS[1]), (-1.0, "s", COLOURS[2])):
             ax.plot(*X[Y == label].T, marker, color=colour, ms=5, mec="w")
         ends = float(degrees(path[-1]))

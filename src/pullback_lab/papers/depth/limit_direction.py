@@ -15,25 +15,34 @@ a linear program. It is invariant under invertible maps of the data, as Theorem 
 interpolant of the labels. It need not be the largest \(\ell_2\) margin, though on small random sets
 it often is near. The flow gets there like \(1/t\), once \(t\) is large against the inverse of the
 least slack \(\tilde x_i\cdot v - 1\) of the other samples.
+
+If the program has several optima, the flow still has a limit, the lexicographic one: among the
+optima the least margin of the samples that are not active in all of them is largest, and so on
+(`pullback.linear`, docs/results.md). `TIED` are four samples whose optima are a segment, from \((1,
+-1)\) to \((1, 1)\).
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from pullback.linear import l2_margin
+from pullback.linear import Logistic, l2_margin
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._figure import COLOURS, open_figure
 from .._numbers import cosine, distance, generator
 from . import _toy
 from ._logistic import TALL, natural_flow, phi, separable
-from ._margins import natural_margin
+from ._margins import limit, natural_margin
 
 TIMES = np.array([5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0])
 SAMPLES, COLUMNS = TALL
+TIED = np.array([[1.0, 0.0], [3.0, 2.0], [2.0, -1.0], [4.0, -1.0]])
+LIMIT = np.array([1.0, -1 / 3])
+"""By hand: the second and the third sample tie at margin 7/3 there."""
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -43,32 +52,49 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     errors = []
     cosines = []
     invariance = []
+    others = []
     for i in range(count):
         x, y = separable(rng, SAMPLES, COLUMNS)
         start = (i % 2) * rng.standard_normal(COLUMNS)
-        q = phi(-y * (x @ start))
-        v = natural_margin(x, y, q)
+        v = limit(x, y, start)
+        others.append(distance(natural_margin(x, y, phi(-y * (x @ start))), v))
         beta = natural_flow(x, y, start, TIMES)
         errors.append([distance(b / t, v) for b, t in zip(beta, TIMES, strict=True)])
         cosines.append(cosine(beta[-1], v))
         a = rng.standard_normal((COLUMNS, COLUMNS)) + np.eye(COLUMNS)
-        invariance.append(distance(a.T @ natural_margin(x @ a.T, y, q), v))
+        moved = limit(x @ a.T, y, np.linalg.solve(a.T, start))
+        invariance.append(distance(a.T @ moved, v))
     errors = np.array(errors)
     wide, labels = separable(rng, COLUMNS, COLUMNS)
     order = np.log(errors[:, -2] / errors[:, -1]) / np.log(TIMES[-1] / TIMES[-2])
+    there = Logistic().flow(jnp.zeros(2), jnp.asarray(TIED), jnp.ones(4), float(TIMES[-1]))
+    tied = np.asarray(there) / TIMES[-1]
     rows = (
         at_least("cosine of β_t, t = 1280, and the linear program: smallest", min(cosines), 0.9999),
         at_most("|β_t/t - v|/|v| at t = 1280: largest", errors[:, -1].max(), 0.01),
         at_most(
-            "order in 1/t between t = 80 and 160 is 1: largest difference",
+            "order in 1/t between t = 640 and 1280 is 1: largest difference",
             np.abs(order - 1).max(),
             0.1,
         ),
         at_most("the program is invariant, Aᵀv(XAᵀ) = v(X)", max(invariance), 1e-8),
         at_most(
             "N = D: it is X⁻¹y",
-            distance(natural_margin(wide, labels), np.linalg.solve(wide, labels)),
+            distance(limit(wide, labels), np.linalg.solve(wide, labels)),
             1e-8,
+        ),
+        at_most("the program written out has this optimum", max(others), 1e-8),
+        at_most("several optima: |β_t/t - v|/|v| at t = 1280", distance(tied, LIMIT), 0.01),
+        at_most(
+            "several optima: v is the lexicographic one",
+            distance(limit(TIED, np.ones(4)), LIMIT),
+            1e-12,
+        ),
+        at_least(
+            "control, several optima: |β_t/t - (1, -1)| at t = 1280, another optimum",
+            float(np.linalg.norm(tied - [1.0, -1.0])),
+            0.5,
+            Role.CONTROL,
         ),
         at_most(
             "control, the points of Figure 2: cosine of the program and the largest l2 margin",
@@ -81,7 +107,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 def _other() -> float:
-    return cosine(natural_margin(_toy.X, _toy.Y), np.asarray(l2_margin(_toy.X, _toy.Y)))
+    return cosine(limit(_toy.X, _toy.Y), np.asarray(l2_margin(_toy.X, _toy.Y)))
 
 
 def draw(data: Mapping[str, Any]) -> Any:
@@ -108,7 +134,8 @@ CLAIM = Claim(
     place="Kerekes et al., section 3, the case N > D",
     statement=(
         "On separable data with N > D the natural flow tends to the solution of a linear "
-        "program, min Σ q_i x̃_i·v with margins of at least 1, like 1/t."
+        "program, min Σ q_i x̃_i·v with margins of at least 1, like 1/t; to the lexicographic one "
+        "of its solutions, if it has several."
     ),
     verdict=Verdict.HOLDS,
     run=run,

@@ -30,7 +30,7 @@ from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_m
 from .._figure import COLOURS, open_figure
 from .._numbers import cosine, distance, generator
 from ._logistic import WIDE, batch, phi, separable
-from ._margins import natural_margin
+from ._margins import limit
 from ._toy import SIGNED, degrees
 
 # With one more point, far away, or the linear program and the whitened margin would have the same
@@ -118,7 +118,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     ng = pb.natural_gradient(WASSERSTEIN, jnp.asarray(beta), batch(x, y))
     _, r = np.linalg.qr(x)
     whitened = np.linalg.solve(r, np.asarray(l2_margin(x @ np.linalg.inv(r), y)))
-    program = natural_margin(x, y)
+    program = limit(x, y)
     gaps = [
         float(abs(ends[a] - ends[b]))
         for a, b in (
