@@ -128,6 +128,14 @@ def test_a_flow_that_amplifies_its_errors_stops_before_they_show(solver):
         pb.flow(LOGISTIC, jnp.zeros(2), (x, jnp.ones(4)), **options)
 
 
+def test_a_loose_tolerance_is_no_reason_to_stop():
+    """Spread by less than a hundred: the curve is as accurate as it was asked to be."""
+    x = jnp.asarray([[1.0, 0.2], [0.5, 1.0], [-0.3, 1.0]])
+    sol = pb.flow(LOGISTIC, jnp.zeros(2), (x, jnp.ones(3)), t1=3.0, rtol=1e-2, atol=1e-2)
+    right = pb.linear.Logistic().flow(jnp.zeros(2), x, jnp.ones(3), 3.0)
+    assert np.allclose(sol.params, right, rtol=3e-2)
+
+
 DEEP = pb.Composite(lambda p, x: x @ jnp.prod(p, axis=0), metric=pb.metric.Bernoulli())
 # Margin 0.43. An explicit integrator takes steps of the order of margin² in log t: with 0.1 it
 # needs 2500 right-hand sides (docs/flows.md).

@@ -18,8 +18,8 @@ from ..constraint import AbstractConstraint
 from ..event import AbstractEvent, Inspection, RankChange
 from .equation import Equation, inspect
 
-AMPLIFIED = 1e-3
-"""The relative error at which a flow that amplifies errors stops."""
+AMPLIFIED, LEAST = 1e-3, 1e2
+"""The relative error at which a flow that amplifies errors stops, and by what it may always grow."""
 
 
 class Conditions(NamedTuple):
@@ -97,7 +97,7 @@ def amplified(start: Inspection, now: Inspection, tolerance: Scalar) -> Array:
     rows weigh \(e^{-t}\), and where lighter ones decide, errors have grown by the ratio.
     """
     growth = jnp.asarray(now.log_spread) - start.log_spread
-    return growth + jnp.log(tolerance) > math.log(AMPLIFIED)
+    return growth > jnp.maximum(math.log(AMPLIFIED) - jnp.log(tolerance), math.log(LEAST))
 
 
 class _Halts(eqx.Module):
