@@ -19,7 +19,7 @@ from ..event import AbstractEvent, Inspection, RankChange
 from .equation import Equation, inspect
 
 AMPLIFIED, LEAST = 1e-3, 1e2
-"""The relative error at which a flow that amplifies errors stops, and by what it may always grow."""
+"""The relative error at which a flow that amplifies errors stops; and the least growth for that."""
 
 
 class Conditions(NamedTuple):
