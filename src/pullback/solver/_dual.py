@@ -33,8 +33,9 @@ from ._symmetric import (
     refine,
 )
 
-HIDDEN = 1e4
-"""A singular value of A above so many eps of the largest is more than rounding."""
+HIDDEN, UNDECIDED = 1e4, 50.0
+"""Of the largest singular value of A, in eps: above the first one is more than rounding, and below
+the second it is rounding; what may be either, and matters, is refused."""
 
 
 class ScaledRows(eqx.Module):
@@ -123,7 +124,8 @@ class DualFactors(AbstractSymmetricFactors):
         def resolved(part, r):
             # Along eigenvectors that are rounding y is r/λ, and its rounding may be all that Aᵀy
             # keeps of it: they are left out. A singular value may hide there. Aᵀ shows it, and
-            # along what it shows the step is that of steepest descent.
+            # along what it shows the step is that of steepest descent; no step is left over in
+            # the end.
             eps = float(jnp.finfo(r.dtype).eps)
 
             def turn(_, state):
@@ -131,11 +133,12 @@ class DualFactors(AbstractSymmetricFactors):
                 image = mv(rest)
                 hidden = image - part.project(image)
                 w = rmv(hidden)
-                something = norm(w) > HIDDEN * eps * gram.size * norm(hidden)
+                size, rounding = norm(w), eps * gram.size * norm(hidden)
                 w = w - rmv(part.inverse(mv(w)))
                 rate = jnp.vdot(w, rest) / (norm(mv(w)) ** 2 + gram.damping * norm(w) ** 2)
-                w = jnp.where(something, rate * w, 0.0)
-                return state[0] + rmv(part.inverse(part.inverse(image))) + w, norm(w)
+                left = jnp.where(size > UNDECIDED * rounding, rate * w, 0.0)
+                step = jnp.where(size > HIDDEN * rounding, left, 0.0)
+                return state[0] + rmv(part.inverse(part.inverse(image))) + step, norm(left)
 
             start = (rmv(self._refined(part.inverse, r)), jnp.zeros((), r.dtype))
             x, last = jax.lax.fori_loop(0, TURNS, turn, start)
