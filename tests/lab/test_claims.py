@@ -37,6 +37,7 @@ HEAVY = {
     "depth-figure-4",
     "depth-figure-5",
     "depth-figure-6",
+    "depth-grid-search",
     "masked-completion",
     "min-l1",
     "parametrisation",

@@ -70,6 +70,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "chance": ("depth-chance",),
         "structure": ("depth-structure",),
         "figure_5": ("depth-figure-5",),
+        "grid_search": ("depth-grid-search",),
         "figure_6": ("depth-figure-6",),
     },
     "lecture": {

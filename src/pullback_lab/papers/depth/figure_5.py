@@ -1,10 +1,9 @@
 r"""Figure 5: completion of a matrix of rank 5, D = 100, by products of matrices.
 
-Euclidean flow in the factors (EGD), depth 1 to 4, and natural gradient flow (NGD) with the Fisher
-matrix of all entries, the identity. The latter needs no integration: wherever the Jacobian is onto,
-\(\dot\beta = -\text{mask}\odot(\beta - \beta_\star)\), observed entries tend to the truth and the
-others stay where they were. That finite steps of `MatrixProduct.natural_gradient` do so is a
-control.
+Euclidean flow in the factors (EGD), depth 1 to 4, and natural gradient descent (NGD) with the
+Fisher matrix of all entries, the identity: two factors, the shortest natural gradient, steps small
+enough to be near the flow, from the same small start. Other steps, starts, depths and the split
+formula are in the claim `depth-grid-search`; not all of them end like this one.
 
 *Whose Fisher matrix?* The source speaks of averages over the training data, but the identity is the
 Fisher matrix of *all* entries. With that of the observed ones the result is another: see the claim
@@ -15,20 +14,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
-
-from pullback.linear import MatrixProduct
 
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._figure import COLOURS, open_figure
 from .._numbers import generator
-from ._figure_factors import error, euclidean_flow, initial, product, sample_task
+from ._figure_factors import error, euclidean_flow, initial, sample_task
+from ._figure_steps import descend
 
 DEPTHS = (1, 2, 3, 4)
 COLLAPSED = ((2, 2), (2, 3), (3, 2))
 """(factors trained, matrices multiplied into each at the start)."""
+STEP = 0.003
+"""Of natural gradient descent."""
+NATURAL = ("error_natural", "rank_natural", "fit_natural")
 
 
 class Sizes(NamedTuple):
@@ -67,7 +67,7 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
     names = [f"{what}_{l}" for what in ("error", "rank", "fit") for l in DEPTHS] + [
         f"collapsed_{l}_{k}" for l, k in COLLAPSED
     ]
-    data |= {name: np.full(shape, np.nan) for name in (*names, "error_natural", "rank_natural")}
+    data |= {name: np.full(shape, np.nan) for name in (*names, *NATURAL)}
     for i, observed in enumerate(chosen.observed):
         for seed in range(chosen.seeds):
             rng = generator(jax.random.fold_in(key, 1000 * observed + seed))
@@ -78,43 +78,17 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
                 data[f"error_{depth}"][i, seed] = error(end.beta, task)
                 data[f"fit_{depth}"][i, seed] = end.fit
                 data[f"rank_{depth}"][i, seed] = effective_rank(end.beta)
-                if depth == 3:
-                    natural = np.where(task.mask, task.truth, product(start))
-                    data["error_natural"][i, seed] = error(natural, task)
-                    data["rank_natural"][i, seed] = effective_rank(natural)
+                if depth == 2:
+                    natural = descend("minimum norm", task, start, STEP)
+                    data["error_natural"][i, seed] = error(natural.beta, task)
+                    data["fit_natural"][i, seed] = natural.fit
+                    data["rank_natural"][i, seed] = effective_rank(natural.beta)
             for depth, inside in COLLAPSED:
                 end = euclidean_flow(
                     task, initial(rng, chosen.size, depth, inside=inside), chosen.most
                 )
                 data[f"collapsed_{depth}_{inside}"][i, seed] = error(end.beta, task)
     return data
-
-
-def steps_move_nothing_else(key: PRNGKeyArray) -> Row:
-    """Natural gradient descent at depth 2, step 0.1, from entries of order one: how far entries
-    move that are not observed.
-    """
-    rng = generator(key)
-    task = sample_task(rng, 12, 2, 50)
-    model = MatrixProduct(2)
-    factors = tuple(jnp.asarray(w) for w in initial(rng, 12, 2, scale=1.0))
-    before = np.asarray(model.product(factors))
-    step = jax.jit(model.natural_gradient)
-    for _ in range(60):
-        factors = tuple(
-            w - 0.1 * d
-            for w, d in zip(
-                factors, step(factors, jnp.asarray(task.truth), jnp.asarray(task.mask)), strict=True
-            )
-        )
-    moved = np.asarray(model.product(factors)) - before
-    fraction = np.linalg.norm(moved[~task.mask]) / np.linalg.norm(moved)
-    return at_most(
-        "NGD by 60 steps of 0.1, L = 2: fraction of the motion in entries not observed",
-        fraction,
-        0.2,
-        Role.CONTROL,
-    )
 
 
 def rows(data: Mapping[str, Any]) -> Iterator[Row]:
@@ -137,14 +111,26 @@ def rows(data: Mapping[str, Any]) -> Iterator[Row]:
     fit = max(mean[f"fit_{depth}"].max() for depth in (1, 2, 3))
     yield at_most("EGD L ≤ 3 reaches low training error: largest", fit, 0.05)
     yield at_least(
-        "NGD (Fisher of all entries): error on unobserved entries, least",
-        mean["error_natural"].min(),
-        0.99,
+        f"NGD L = 2, steps of {STEP}: error on unobserved entries, least",
+        data["error_natural"].min(),
+        0.95,
     )
     yield at_most(
         "NGD works as EGD L = 1: largest difference of the errors",
-        np.abs(mean["error_natural"] - mean["error_1"]).max(),
-        0.01,
+        np.abs(data["error_natural"] - data["error_1"]).max(),
+        0.05,
+    )
+    yield at_most("NGD fits the observed entries: largest error", data["fit_natural"].max(), 0.05)
+    yield at_most(
+        f"middle: EGD L = 3 finds low rank: effective rank over {data['rank']}, {most} "
+        "observations",
+        mean["rank_3"][-1] / data["rank"],
+        1.5,
+    )
+    yield at_least(
+        f"middle: NGD does not: effective rank over {data['rank']}, {most} observations",
+        mean["rank_natural"][-1] / data["rank"],
+        2.0,
     )
     apart = [abs(mean[f"collapsed_{l}_{k}"] - mean[f"error_{l}"])[1:].max() for l, k in COLLAPSED]
     against = (mean["error_1"] - mean["error_2"])[1:].min()
@@ -163,16 +149,20 @@ def rows(data: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """Error, effective rank, collapsed initialisation."""
+    """Error on the unobserved entries and effective rank against the number of observations, for
+    Euclidean flow at depths 1 to 4 and natural gradient descent; the same from collapsed starts.
+    Lines are means over seeds, bars go from the least to the largest.
+    """
     drawing, (left, middle, right) = open_figure(columns=3, size=(13 / 3, 4.0))
 
     def line(axes, name, **style):
+        # Bars from the least to the largest: those of a deviation may leave a logarithmic axis.
         values = data[name]
-        spread = values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
+        mean = values.mean(axis=1)
         axes.errorbar(
             data["observed"],
-            values.mean(axis=1),
-            yerr=spread,
+            mean,
+            yerr=np.abs(np.stack([values.min(axis=1), values.max(axis=1)]) - mean),
             marker="o",
             markersize=3,
             capsize=2,
@@ -181,8 +171,16 @@ def draw(data: Mapping[str, Any]) -> Any:
 
     for axes, what in ((left, "error"), (middle, "rank")):
         for d, depth in enumerate(DEPTHS):
-            line(axes, f"{what}_{depth}", color=COLOURS[d], label=f"Euclidean, L = {depth}")
-        line(axes, f"{what}_natural", color="black", linestyle=":", label="natural, all entries")
+            # Depth 1 is drawn wide: natural gradient descent lies on it.
+            width = 1.5 if d else 5.0
+            line(
+                axes,
+                f"{what}_{depth}",
+                color=COLOURS[d],
+                linewidth=width,
+                label=f"Euclidean, L = {depth}",
+            )
+        line(axes, f"{what}_natural", color="black", linestyle=":", label="natural, L = 2")
         axes.set_xlabel("observations")
         axes.legend(fontsize="x-small", handlelength=3.5)
     left.set(
@@ -214,7 +212,7 @@ def draw(data: Mapping[str, Any]) -> Any:
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The experiment."""
     data = measure(sizes(budget), key)
-    return Measured((*rows(data), steps_move_nothing_else(jax.random.fold_in(key, 1))), data)
+    return Measured(tuple(rows(data)), data)
 
 
 CLAIM = Claim(
@@ -223,12 +221,12 @@ CLAIM = Claim(
     place="Figure 5, section 4",
     statement=(
         "Completion of a matrix of rank 5, D = 100: EGD in products of two and more matrices "
-        "identifies low-rank solutions; NGD works as EGD in the direct parametrisation and fails "
-        "to generalise completely; initialisation, collapsed from deeper products, plays a "
-        "negligible part."
+        "identifies low-rank solutions; NGD, in small steps, works as EGD in the direct "
+        "parametrisation and fails to generalise completely; initialisation, collapsed from "
+        "deeper products, plays a negligible part."
     ),
     verdict=Verdict.HOLDS,
     run=run,
     draw=draw,
-    key_number="NGD (Fisher of all entries): error on unobserved entries, least",
+    key_number=f"NGD L = 2, steps of {STEP}: error on unobserved entries, least",
 )
