@@ -13,6 +13,7 @@ from pullback import linear
 from pullback_lab import papers
 from pullback_lab.papers import Budget, Verdict, judge
 from pullback_lab.papers.depth import _logistic, _margins, _products, _toy
+from pullback_lab.papers.ours import limit_direction
 
 MODULES = {
     name: importlib.import_module(f"pullback_lab.papers.depth.{name}")
@@ -43,11 +44,11 @@ def test_a_wrong_offset_in_theorem_3(monkeypatch):
 
 def test_the_limit_is_not_the_largest_margin(monkeypatch):
     monkeypatch.setattr(
-        MODULES["limit_direction"],
+        limit_direction,
         "limit",
         lambda x, y, start=None: np.asarray(linear.l2_margin(x, y)),
     )
-    rows = run("limit_direction").rows
+    rows = limit_direction.CLAIM.run(Budget(), jax.random.key(0)).rows
     assert not rows[0].holds and judge(rows) is None  # the control notices, too
 
 

@@ -47,8 +47,6 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "statement_invariance": ("depth-invariance",),
         "statement_completion": ("depth-completion",),
         "normalisation": ("depth-normalisation",),
-        "newton_flow": ("depth-newton-flow",),
-        "limit_direction": ("depth-limit-direction",),
         "ols": ("depth-ols",),
         "ols_direction": ("depth-ols-direction",),
         "parametrisations": ("depth-parametrisations",),
@@ -89,6 +87,8 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "invariance": ("first-order-invariance", "affine-invariance", "output-layer"),
     },
     "ours": {
+        "newton_flow": ("newton-flow",),
+        "limit_direction": ("limit-direction",),
         "singular_metric": ("singular-metric",),
         "glm": ("glm-irls",),
         "saturation": ("saturation",),

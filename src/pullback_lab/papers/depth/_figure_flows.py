@@ -141,7 +141,7 @@ def population_descent(task: Task, steps: int, move: float = 0.1) -> np.ndarray:
     samples = task.x.shape[0]
     for _ in range(steps):
         pull = signed.T @ expit(-(signed @ beta)) / samples
-        step = _population_solve(beta, pull)
+        step = population_solve(beta, pull)
         beta = beta + step * min(1.0, move * max(1.0, np.linalg.norm(beta)) / np.linalg.norm(step))
     return beta
 
@@ -149,7 +149,7 @@ def population_descent(task: Task, steps: int, move: float = 0.1) -> np.ndarray:
 NODES = np.linspace(-1.0, 1.0, 401)
 
 
-def _population_solve(beta: np.ndarray, covector: np.ndarray) -> np.ndarray:
+def population_solve(beta: np.ndarray, covector: np.ndarray) -> np.ndarray:
     """(aI + (c - a)bbᵀ)⁻¹ covector, in NumPy, where `pullback.linear` would compile."""
     norm = float(np.linalg.norm(beta))
     reach = min(12.0, 40.0 / max(norm, 1e-3))

@@ -3,10 +3,10 @@ one layer: that of largest \(\ell_2\) margin (A). With \(L\) diagonal layers: la
 margin, here along the first axis (B). Natural gradient: the same at any depth, and neither of the
 two (C, D).
 
-The three limits come from convex programs (`pullback.linear`): 21.8°, 0° and the linear program of
-`limit_direction`. Euclidean directions settle like \(1/\log t\), so that flow is followed to \(t =
-10^{100}\) in logarithmic time. The natural flow is followed by the library, natural gradient
-*descent* by NumPy, step 0.02.
+The limits come from `pullback.linear`: 21.8° for one layer, 0° for two and three (\(\ell_1\) and
+\(\ell_{2/3}\)), and the linear program of `limit_direction`. Euclidean directions settle like
+\(1/\log t\), so that flow is followed to \(t = 10^{100}\) in logarithmic time. The natural flow is
+followed by the library, natural gradient *descent* by NumPy, step 0.02.
 
 **A caveat.** The layers must differ at the start. With \(w_1 = w_2\) a coefficient of two layers is
 a square and cannot change its sign: at zero \(J\) loses a row, the natural flow ends there in
@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pullback as pb
-from pullback.linear import l1_margin, l2_margin
+from pullback.linear import l1_margin, l2_margin, lp_margin
 
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, equals
 from .._figure import COLOURS, open_figure
@@ -94,6 +94,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     limits = {
         "l2": np.asarray(l2_margin(X, Y)),
         "l1": np.asarray(l1_margin(X, Y)),
+        "l2/3": np.asarray(lp_margin(X, Y, 2 / 3)),
         "LP": limit(X, Y, START),
     }
     angle = {name: float(degrees(v)) for name, v in limits.items()}
@@ -121,7 +122,16 @@ def _rows(
             abs(egf[1] - angle["l2"]),
             0.5,
         ),
-        at_most("B: EGF, L = 3, t = 1e100: off the axis, degrees", abs(egf[3]), 2.0),
+        at_most(
+            "B: EGF, L = 3, t = 1e100: off the largest l_{2/3} margin, degrees",
+            abs(egf[3] - angle["l2/3"]),
+            2.0,
+        ),
+        at_most(
+            "EGF, L = 2, t = 1e100: off the largest l1 margin, degrees",
+            abs(egf[2] - angle["l1"]),
+            8.0,
+        ),
         at_most("C, D: NGD, L = 1, 2, 3, t = 50: range of the three, degrees", np.ptp(ngd), 0.05),
         at_least(
             "C, D: NGD off both EGD separators, degrees",
@@ -163,10 +173,10 @@ def draw(data: Mapping[str, Any]) -> Any:
     """The points and the separators on their way: EGD with one and three layers, NGD with one and
     three.
     """
-    fig, axes = open_figure(columns=4, size=(3.0, 3.2))
+    fig, axes = open_figure(columns=4, size=(3.0, 3.4))
     panels = (
         ("EGF", 1, "l2", r"$\ell_2$ margin"),
-        ("EGF", 3, "l1", r"$\ell_1$ margin"),
+        ("EGF", 3, "l2/3", r"$\ell_{2/3}$ margin"),
         ("NGD", 1, "LP", "linear program"),
         ("NGD", 3, "LP", "linear program"),
     )

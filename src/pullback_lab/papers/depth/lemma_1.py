@@ -56,6 +56,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     formula = np.diag(phi(s) * (1 - phi(s)))
     apply = jax.jit(jax.vmap(pb.metric.Bernoulli().apply, in_axes=(None, 1), out_axes=1))
     metric = np.asarray(apply(jnp.asarray(s), jnp.eye(size)))
+    root = pb.metric.Bernoulli().root(jnp.asarray(s))
+    unit = np.stack([np.asarray(root.unit(e)) for e in jnp.eye(size)], axis=1)
+    factor = unit * np.exp(np.asarray(root.log_scale))
     rows = (
         at_most(
             "eq. (9) against automatic differentiation", distance(score(s, y), gradient), 1e-14
@@ -66,6 +69,11 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         at_most("eq. (13): mean score", np.abs(mean).max(), 1e-15),
         at_most(
             "the library's Bernoulli metric against the same sum", distance(metric, second), 1e-14
+        ),
+        at_most(
+            "its root S, by which the library solves: SSᵀ against the same sum",
+            distance(factor @ factor.T, second),
+            1e-14,
         ),
     )
     return Measured(rows)

@@ -68,6 +68,10 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         pb.examine(pb.Composite(f, loss=jnp.sum), jnp.zeros(2), radius=0.1).proper
         for f in (phi, psi)
     ]
+    elsewhere = [
+        pb.examine(pb.Composite(f, loss=jnp.sum), jnp.ones(2), radius=0.1).proper
+        for f in (phi, psi)
+    ]
     rows = (
         at_most(
             "the natural parameter gradients are (c₁, 0) and (0, c₂), the projections of the "
@@ -87,6 +91,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             2,
         ),
         equals("parametrisations that examine finds proper there", sum(proper), 0),
+        equals("and at (1, 1)", sum(elsewhere), 2, Role.CONTROL),
         at_most(
             "φ is onto the plane near 0: largest error of φ(φ⁻¹(z))", onto, 1e-15, Role.CONTROL
         ),

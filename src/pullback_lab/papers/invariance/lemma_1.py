@@ -23,12 +23,18 @@ SPACE = 6
 VECTORS = 8
 RANKS = (1, 2, 3, 4)
 INVERSES = 20
+SMALL = 1e-4
+"""A singular value that must count for the rank."""
 
 
-def spanning_set(rng: np.random.Generator, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random vectors as columns, of prescribed rank; the matrix of an inner product; a covector."""
+def spanning_set(
+    rng: np.random.Generator, rank: int, least: float = 0.5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random vectors as columns, of prescribed rank and singular values from 2 down to `least`; the
+    matrix of an inner product; a covector.
+    """
     left, right = (np.linalg.qr(rng.standard_normal((n, rank)))[0] for n in (SPACE, VECTORS))
-    vectors = left @ np.diag(rng.uniform(0.5, 2.0, rank)) @ right.T
+    vectors = left @ np.diag(np.geomspace(2.0, least, rank)) @ right.T
     factor = rng.standard_normal((SPACE, SPACE))
     return vectors, factor @ factor.T + np.eye(SPACE), rng.standard_normal(SPACE)
 
@@ -53,7 +59,7 @@ def _constant(matrix, z):
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Every rank, with random inverses."""
     rng = generator(key)
-    worst = dict.fromkeys(("inverse", "random", "pseudo", "library"), 0.0)
+    worst = dict.fromkeys(("inverse", "random", "pseudo", "library", "graded"), 0.0)
     least = dict.fromkeys(("asymmetry", "coefficients", "control"), np.inf)
     for rank in RANKS * budget.seeds:
         e, b, omega = spanning_set(rng, rank)
@@ -76,6 +82,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         least["control"] = min(
             least["control"], distance(e @ np.linalg.solve(g + np.eye(VECTORS), pulled), expected)
         )
+        e, b, omega = spanning_set(rng, rank, SMALL)
+        expected = projector(e, b, rank) @ np.linalg.solve(b, omega)
+        worst["graded"] = max(worst["graded"], distance(natural_pushforward(e, b, omega), expected))
 
     ranks = f"{INVERSES} random X for each rank {RANKS[0]} to {RANKS[-1]}"
     return Measured(
@@ -83,6 +92,11 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             at_most(f"the vector is Π(v), {ranks}: largest error", worst["random"], 1e-11),
             at_most("the same with the Moore-Penrose inverse", worst["pseudo"], 1e-12),
             at_most("the same with pullback.natural_gradient", worst["library"], 1e-12),
+            at_most(
+                f"and for singular values from 2 down to {SMALL:g}, where the rank is to be found",
+                worst["graded"],
+                1e-7,
+            ),
             at_most("G X G = G: largest relative error", worst["inverse"], 1e-12, Role.CONTROL),
             at_least(
                 "X is not symmetric: norm of its antisymmetric part, smallest",

@@ -169,6 +169,9 @@ def run_output(budget: Budget, key: PRNGKeyArray) -> Measured:
     params = jnp.asarray(generator(key).standard_normal(24))
     f = pb.random_reparametrisation(params, key)
     hidden = pb.check_invariance(PROBLEM, params, BATCH, reparametrisation=f, counts=())
+    gradients = pb.check_invariance(
+        PROBLEM, params, BATCH, reparametrisation=f, method=plain, counts=()
+    )
     # The same functions, read through another output: z = sinh(s). The metric is Euclidean on s
     # now.
     other = pb.Composite(
@@ -178,9 +181,22 @@ def run_output(budget: Budget, key: PRNGKeyArray) -> Measured:
     there = pb.natural_gradient(other, params, BATCH)
     j = np.asarray(jax.jacfwd(lambda p: network(p, INPUTS))(params))
     flat = lambda ng: j @ np.asarray(ravel_pytree(ng.vector)[0])
+    weights = pb.Composite(lambda xi, x: network(jnp.sinh(xi), x), loss=PROBLEM.loss)
+    changed = pb.natural_gradient(weights, jnp.arcsinh(params), BATCH)
     return Measured(
         (
-            at_most("weights changed: the motion of the function differs by", hidden.model, 1e-9),
+            at_most(
+                "weights changed, w = sinh(ξ): the motion of the function differs by",
+                distance(changed.pushforward, flat(here)),
+                1e-9,
+            ),
+            at_most("by a random map, check_invariance: differs by", hidden.model, 1e-9),
+            at_least(
+                "by that map the plain gradient differs by",
+                gradients.model,
+                0.01,
+                Role.CONTROL,
+            ),
             at_least(
                 "outputs changed, z = sinh(s): the motion of the function differs by",
                 distance(flat(there), flat(here)),

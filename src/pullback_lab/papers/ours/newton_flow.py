@@ -20,7 +20,7 @@ import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._numbers import distance, generator
-from ._logistic import (
+from ..depth._logistic import (
     DIAGONAL,
     LINEAR,
     TALL,
@@ -32,7 +32,7 @@ from ._logistic import (
     newton_flow,
     separable,
 )
-from .diagonal_network import jacobian
+from ..depth.diagonal_network import jacobian
 
 TIMES = np.linspace(0.0, 15.0, 16)
 
@@ -94,9 +94,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 CLAIM = Claim(
-    name="depth-newton-flow",
-    source="depth",
-    place="Kerekes et al., section 3",
+    name="newton-flow",
+    source="ours",
+    place="beside section 3 of Kerekes et al.",
     statement=(
         "The natural flow of a linear logistic model is its Newton flow: the gradient decays as "
         "e^-t, and each point of the flow solves one convex problem."
