@@ -42,6 +42,8 @@ HEAVY = {
     "min-l1",
     "parametrisation",
 }
+FORMULAS_ONLY = {"depth-typos", "depth-parametrisations"}
+"""Claims on formulas of a source, without words to quote."""
 
 
 def labelled(axes):
@@ -83,6 +85,8 @@ def test_what_a_claim_says_about_itself(name):
     claim = REGISTRY[name]
     assert claim.source in SOURCES and claim.place and claim.statement.endswith((".", ".)"))
     assert bool(claim.correction) == (claim.verdict is Verdict.CORRECTED)
+    assert bool(claim.quotation) == (claim.source != "ours" and name not in FORMULAS_ONLY)
+    assert not claim.remark or claim.verdict is Verdict.HOLDS
 
 
 def test_every_claim_file_is_registered():

@@ -61,7 +61,7 @@ def test_the_printed_formula_is_no_correction_of_itself(monkeypatch):
 def test_a_fisher_matrix_that_is_formed_is_unstable(monkeypatch):
     module = MODULES["stability"]
     monkeypatch.setitem(module.METHODS, "the library", module.shifted_down)
-    assert judge(run("stability").rows) is Verdict.FAILS
+    assert judge(run("stability").rows) is None
 
 
 def test_the_printed_argmins_are_no_margins(monkeypatch):

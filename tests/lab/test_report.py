@@ -54,6 +54,8 @@ CLAIMS = [
         source=SOURCES[i % 5],
         place=f"Section {i}",
         statement=f"Statement {i} & <more>.",
+        quotation=f"Words {i} & <more>.",
+        remark=f"Remark {i} & <more>.",
         verdict=Verdict.HOLDS,
         run=measure,
         draw=draw,
@@ -88,6 +90,8 @@ def text(tmp_path_factory):
 def test_the_page_is_escaped_and_asks_the_network_for_nothing(text):
     assert (
         "Statement 1 &amp; &lt;more&gt;." in text
+        and "<q>Words 1 &amp; &lt;more&gt;.</q>" in text
+        and "Remark 1 &amp; &lt;more&gt;." in text
         and "&lt;boom&gt;" in text
         and "It should not." in text
     )

@@ -89,10 +89,13 @@ class Claim:
     - `name`: the name by which the command line runs the claim.
     - `source`: the document, a key of `SOURCES`.
     - `place`: the place in the document.
-    - `statement`: what the source claims, in our words.
+    - `statement`: what the source claims, as we read it, with its provisos.
     - `verdict`: the verdict on record.
     - `run`: makes the measurements from a budget and a key.
+    - `quotation`: the source's own words, short, "..." for what is left out, formulas in plain
+        text; the empty string where it has only formulas, and for our own results.
     - `correction`: what is wrong in the source and what is right; the empty string if nothing is.
+    - `remark`: what we found beside a statement that holds; the empty string if nothing.
     - `draw`: draws `Measured.data` as read back from disk (tuples become lists); the first
         paragraph of its docstring is the figure's alt text. `None` if there is nothing to draw.
     - `key_number`: the label of the row shown in a summary; defaults to the first row.
@@ -104,7 +107,9 @@ class Claim:
     statement: str
     verdict: Verdict
     run: Callable[[Budget, "PRNGKeyArray"], Measured]
+    quotation: str = ""
     correction: str = ""
+    remark: str = ""
     draw: Callable[[Mapping[str, Any]], Any] | None = None
     key_number: str = ""
 

@@ -144,11 +144,15 @@ def _section(result: Result, folder: Path) -> str:
     if result.correction:
         text = escape(result.correction)
         correction = f'<p class="correction"><b>Correction.</b> {text}</p>\n'
+    if result.remark:
+        correction += f"<p><b>Remark.</b> {escape(result.remark)}</p>\n"
+    quotation = f"<p><q>{escape(result.quotation)}</q></p>\n" if result.quotation else ""
     error = ""
     if result.error is not None:
         error = f'<pre class="bad">{escape(result.error)}</pre>\n'
     tables = "".join(
-        _table(role, [row for row in result.rows if row.role is role]) for role in Role
+        _table(_heading(role, result.source), [row for row in result.rows if row.role is role])
+        for role in Role
     )
     budget = Budget(bool(result.stamp.get("full")), result.stamp.get("seeds", 1))
     command = f"pullback reproduce {result.name} --budget {budget.label} --seeds {budget.seeds}"
@@ -156,7 +160,7 @@ def _section(result: Result, folder: Path) -> str:
     return f"""<section class="claim" id="{escape(result.name, quote=True)}">
 <header><h3>{escape(result.name)}</h3>{_badge(result)}</header>
 <p class="soft">{escape(result.place)}</p>
-<p>{escape(result.statement)}</p>
+{quotation}<p>{escape(result.statement)}</p>
 {correction}{_figure(result, folder)}{tables}{error}<p class="soft">{made}</p>
 </section>
 """
@@ -186,7 +190,12 @@ def _figure(result: Result, folder: Path) -> str:
     )
 
 
-def _table(role: Role, rows: list[Row]) -> str:
+def _heading(role: Role, source: str) -> str:
+    """The heading of the rows of one role."""
+    return "As we state it" if (role, source) == (Role.STATED, "ours") else GROUPS[role]
+
+
+def _table(heading: str, rows: list[Row]) -> str:
     """The rows of one role."""
     if not rows:
         return ""
@@ -195,7 +204,7 @@ def _table(role: Role, rows: list[Row]) -> str:
         '<th scope="col" class="number">bound</th><th scope="col">holds</th></tr>'
     )
     return (
-        f'<h4>{GROUPS[role]}</h4>\n<table class="rows">\n<thead>{head}</thead>\n'
+        f'<h4>{heading}</h4>\n<table class="rows">\n<thead>{head}</thead>\n'
         f"<tbody>\n{''.join(map(_row, rows))}</tbody>\n</table>\n"
     )
 

@@ -40,6 +40,8 @@ class Result:
     stamp: dict[str, Any]
     date: str
     key_number: str = ""
+    quotation: str = ""
+    remark: str = ""
     error: str | None = None
     alt: str = ""
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -99,6 +99,7 @@ CLAIM = Claim(
     name="independence",
     source="abstract",
     place="Theorem 1, (4) to (6)",
+    quotation="the MP inverse preserves the parameter independence in overparametrised models",
     statement=(
         "In smooth points of the model, proper parametrisations lead to one natural gradient "
         "with any generalised inverse: overparametrisation does not affect parametrisation "

@@ -45,6 +45,10 @@ CLAIM = Claim(
     name="singular-point",
     source="abstract",
     place="Gradient in singular points",
+    quotation=(
+        "even for a non-degenerate FIM the procedure for calculating the gradient described in "
+        "Theorem 1 gives a result that is parametrisation-dependent"
+    ),
     statement=(
         "In singular points of the model the natural gradient depends on the parametrisation "
         "even if the Fisher matrix is not degenerate and the model is not overparametrised."

@@ -54,6 +54,7 @@ CLAIM = Claim(
     name="depth-chance",
     source="depth",
     place="section 3.1, on Figure 4",
+    quotation="completely fails to generalize when N < D",
     statement=(
         "For N < D natural gradient descent with the Fisher matrix of the training data does no "
         "better than chance."

@@ -138,6 +138,7 @@ CLAIM = Claim(
     name="depth-counterexample",
     source="depth",
     place="appendix D",
+    quotation="the l2 large margin classifier does not have the invariance property",
     statement=(
         "For x = (2, -3) the largest l2 margin is at (0, -1/3), for Ax = (-4, -2) at (-1/4, 0); "
         "so it is not invariant."

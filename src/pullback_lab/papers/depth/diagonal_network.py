@@ -118,6 +118,7 @@ CLAIM = Claim(
     name="depth-diagonal-network",
     source="depth",
     place="appendix B.2, eqs. (26) to (31)",
+    quotation="least squares solver which finds the solution with the lowest l2 norm",
     statement=(
         "The natural gradient of a diagonal network is the solution of F J δ = ∇_β that a least "
         "squares routine finds, the one of least norm."

@@ -133,6 +133,7 @@ CLAIM = Claim(
     name="depth-factorisation",
     source="depth",
     place="section 4 and appendix B.4, eqs. (41) to (51)",
+    quotation="Exploiting the structure of the Jacobian in the deep matrix product parametrization",
     statement=(
         "A natural gradient of a product of matrices is (1/L) Bᵀ⁺ G A⁺ (main text: (1/L) Bᵀ⁺ G "
         "Aᵀ) for each factor, A and B the products before and after it."

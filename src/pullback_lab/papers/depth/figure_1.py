@@ -186,6 +186,7 @@ CLAIM = Claim(
     name="depth-figure-1",
     source="depth",
     place="Figure 1",
+    quotation="EGD finds different optima, but NGD finds the same",
     statement=(
         "Mapped to the hypotheses, Euclidean trajectories of two parameter spaces find different "
         "optima; natural ones find the same."

@@ -207,6 +207,10 @@ CLAIM = Claim(
     name="depth-figure-2",
     source="depth",
     place="Figure 2 and Experiment 1, section 3.1",
+    quotation=(
+        "EGD reaches different optima depending on parametrization ... NGD converges to the same "
+        "optimum irrespective of the parametrization"
+    ),
     statement=(
         "On separable points of a plane EGD finds the largest l2 margin with one layer and the "
         "sparse separator with several; NGD finds the same separator at any depth, different "

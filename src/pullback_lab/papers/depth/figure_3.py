@@ -177,6 +177,7 @@ CLAIM = Claim(
     name="depth-figure-3",
     source="depth",
     place="Figure 3 and section 4",
+    quotation="natural gradient methods move only the single entry to match the observation",
     statement=(
         "For two and more factors the Euclidean kernel spreads beyond the observed entry, in a "
         "cross for two; the natural kernel is the identity whatever the depth, and approximately "

@@ -207,6 +207,7 @@ CLAIM = Claim(
     name="depth-figure-4",
     source="depth",
     place="Figure 4, section 3.1",
+    quotation="NGD performs at chance level when N < D",
     statement=(
         "Sparse classification, D = 1000, 20 non-zero: EGD on diagonal networks of depth 2 or 3 "
         "reaches up to 90% with N < D; NGD with the training Fisher is at chance for N < D and "

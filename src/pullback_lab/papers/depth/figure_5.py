@@ -219,6 +219,10 @@ CLAIM = Claim(
     name="depth-figure-5",
     source="depth",
     place="Figure 5, section 4",
+    quotation=(
+        "NGD in the same problem works similarly to EGD in the naive parametrization and fails to "
+        "generalize completely"
+    ),
     statement=(
         "Completion of a matrix of rank 5, D = 100: EGD in products of two and more matrices "
         "identifies low-rank solutions; NGD, in small steps, works as EGD in the direct "

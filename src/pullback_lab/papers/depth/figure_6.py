@@ -105,6 +105,10 @@ CLAIM = Claim(
     name="depth-figure-6",
     source="depth",
     place="Figure 6 (Appendix H)",
+    quotation=(
+        "The 5-layer diagonal network performs poorly, which is likely a result of sensitivity to "
+        "hyperparameters"
+    ),
     statement=(
         "With D = 50 and 5 non-zero coefficients the picture of Figure 4 repeats: NGD with the "
         "training Fisher is at chance for N < D and below EGD for N > D, also with the "

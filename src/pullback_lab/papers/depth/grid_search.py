@@ -207,6 +207,11 @@ CLAIM = Claim(
     name="depth-grid-search",
     source="depth",
     place="section 4, last paragraph",
+    quotation=(
+        "NGD finds a trivial optimum in deep matrix product parametrizations of varying depth ... "
+        "We performed an extensive grid search of hyperparameters and found no setting where NGD "
+        "would achieve non-trivial performance."
+    ),
     statement=(
         "Natural gradient descent in products of matrices, by the split formula, finds the trivial "
         "optimum at every depth; an extensive grid search finds no setting with non-trivial "

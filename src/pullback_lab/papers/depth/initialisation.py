@@ -109,6 +109,9 @@ CLAIM = Claim(
     name="depth-initialisation",
     source="depth",
     place="section 5.2, third question",
+    quotation=(
+        "their product β will be effectively low-rank with an increasing probability as L increases"
+    ),
     statement=(
         "A product of isotropic Gaussian matrices is effectively of low rank, with a probability "
         "that increases with the number of factors."

@@ -83,6 +83,7 @@ CLAIM = Claim(
     name="depth-lemma-1",
     source="depth",
     place="appendix A, Lemma 1, eqs. (9) to (14)",
+    quotation="then the gradient and the Fisher information matrix are the following",
     statement=(
         "In its logits a logistic model has the gradient -y(1 - φ(ys)) and a diagonal Fisher "
         "matrix φ(s)(1 - φ(s))."

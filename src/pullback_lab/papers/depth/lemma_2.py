@@ -52,6 +52,10 @@ CLAIM = Claim(
     name="depth-lemma-2",
     source="depth",
     place="appendix A, Lemma 2, eqs. (15) to (17)",
+    quotation=(
+        "the Fisher information matrix of the product matrix in matrix factorization is F(β) = "
+        "I/σ_n²"
+    ),
     statement=(
         "With Gaussian noise of standard deviation σ on all entries, the Fisher matrix of the "
         "product matrix is I/σ²."

@@ -98,6 +98,7 @@ CLAIM = Claim(
     name="depth-normalisation",
     source="depth",
     place="section 2.3, eqs. (2) and (36), against eqs. (10), (19), (54) and Figure 4",
+    quotation="is the average Fisher information matrix",
     statement=(
         "With the loss summed over the samples and the Fisher matrix averaged, the logits of the "
         "natural flow converge to t·y."

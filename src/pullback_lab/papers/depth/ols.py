@@ -66,6 +66,10 @@ CLAIM = Claim(
     name="depth-ols",
     source="depth",
     place="appendix G",
+    quotation=(
+        "We show the same transformation invariance property for OLS that we showed in Theorem 1,2 "
+        "for NGF."
+    ),
     statement=(
         "Ordinary least squares is invariant under invertible maps of the data: the fitted "
         "values if N < D, the coefficients if N ≥ D."

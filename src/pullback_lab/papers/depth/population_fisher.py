@@ -126,6 +126,9 @@ CLAIM = Claim(
     name="depth-test-fisher",
     source="depth",
     place="section 5.2, second and fourth questions",
+    quotation=(
+        "we found that generalisation performance improved, but still did not match that of EGD"
+    ),
     statement=(
         "Averaging the Fisher matrix over many other samples improves the generalisation of "
         "natural gradient, which still does not match EGD in a sparse parametrisation."

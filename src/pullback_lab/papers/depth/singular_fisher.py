@@ -184,6 +184,10 @@ CLAIM = Claim(
     name="depth-singular-fisher",
     source="depth",
     place="abstract and sections 1, 2.3, 3, where N < D",
+    quotation=(
+        "it always follows the same trajectory and finds the same optimum ... F is singular, thus "
+        "several NGF paths are possible"
+    ),
     statement=(
         "Natural gradient follows the same trajectory and finds the same optimum in every "
         "parametrisation."

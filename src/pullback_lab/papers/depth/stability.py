@@ -4,12 +4,12 @@ source, B.1, takes \(e^{-u_{\max}}\) out of both sides of \(F\delta = \nabla L\)
 \[ F = e^{-u_{\max}}\,\tilde X^\top\mathrm{diag}[e^{u_{\max} - u}\varphi^2(u)]\,\tilde X, \qquad
 \nabla L = -e^{-u_{\max}}\,\tilde X^\top e^{u_{\max} - u}\varphi(u) . \]
 
-As identities these hold (with \(\tilde X^\top\) in (25), see `typos`). **Corrected.** The shift
-cures a common offset only. What loses the digits is the *spread* of the margins, which grows like
-\(t\) along the flow if \(N > D\): the condition number of the weighted rows is squared in \(F\),
-and singular values that are small for a good reason are cut off. At a spread of 60 no digit is
-left; beyond 709 \(e^{u_{\max}-u}\) overflows, where a shift by \(u_{\min}\) cannot. Never form
-\(F\):
+As identities these hold (with \(\tilde X^\top\) in (25), see `typos`). The shift cures a common
+offset only, and the source has the proviso that the margins must not differ too much. What loses
+the digits is the *spread* of the margins, which grows like \(t\) along the flow if \(N > D\): the
+condition number of the weighted rows is squared in \(F\), and singular values that are small for a
+good reason are cut off. At a spread of 60 no digit is left; beyond 709 \(e^{u_{\max}-u}\)
+overflows, where a shift by \(u_{\min}\) cannot. Never form \(F\):
 
 - \(N \le D\): the weights cancel, \(\delta = -\tilde X^+(1 + e^{-u})\);
 - \(N > D\): least squares with rows \(e^{-u_i/2}\varphi(u_i)\,\tilde x_i\) and targets \(1 +
@@ -131,20 +131,30 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     down = "shift by u_min"
     rows = [
         at_most("common offset 720: (24), (25)", table["common offset 720"][old], 1e-10),
-        at_most("N < D, u in [40, 100]: (24), (25)", table["N < D, u in [40, 100]"][old], 1e-6),
-        at_most("N > D, u in [98, 350]: (24), (25)", table["N > D, u in [98, 350]"][old], 1e-6),
-        at_most("N < D, u in [1, 900]: (24), (25)", table["N < D, u in [1, 900]"][old], 1e-6),
+        at_most("common offset 350: (24), (25)", table["common offset 350"][old], 1e-10),
+        at_least(
+            "a spread of 60, N < D, u in [40, 100]: (24), (25) are off by",
+            table["N < D, u in [40, 100]"][old],
+            1e-3,
+            Role.CONTROL,
+        ),
+        at_least(
+            "a spread of 252, N > D, u in [98, 350]: (24), (25) are off by",
+            table["N > D, u in [98, 350]"][old],
+            1e-3,
+            Role.CONTROL,
+        ),
         at_most(
             "all cases: X̃⁺ or sorted QR",
             max(case[new] for case in table.values()),
             1e-12,
-            Role.CORRECTED,
+            Role.CONTROL,
         ),
         at_most(
             "all cases: the library",
             max(case["the library"] for case in table.values()),
             1e-11,
-            Role.CORRECTED,
+            Role.CONTROL,
         ),
         at_least(
             "control, common offset 720: (19), (20) are off by",
@@ -221,16 +231,21 @@ CLAIM = Claim(
     name="depth-stability",
     source="depth",
     place="appendix B.1, eqs. (18) to (25)",
+    quotation=(
+        "The remaining terms are well-behaved even as u increases, provided that the difference "
+        "between elements of u is not too large."
+    ),
     statement=(
         "With e^-u_max taken out of the Fisher matrix and of the gradient, the natural gradient "
-        "stays numerically stable as the margins grow."
+        "stays numerically stable as the margins grow, provided that they do not differ too much."
     ),
-    verdict=Verdict.CORRECTED,
+    verdict=Verdict.HOLDS,
     run=run,
-    correction=(
-        "This cures a common offset only; with a spread of 60 among the margins no digit is "
-        "right, and beyond 709 the shift itself overflows. Do not form the Fisher matrix: the "
-        "weights cancel if N ≤ D, and sorted QR of the weighted rows serves if N > D."
+    remark=(
+        "The proviso fails along the flow if N > D, where the spread grows with t. With a spread "
+        "of 60 no digit is right, and beyond 709 the shift itself overflows. Do not form the "
+        "Fisher matrix: the weights cancel if N ≤ D, and sorted QR of the weighted rows serves if "
+        "N > D."
     ),
     draw=draw,
     key_number="all cases: the library",

@@ -115,6 +115,10 @@ CLAIM = Claim(
     name="depth-completion",
     source="depth",
     place="section 4, Statement, and appendix F",
+    quotation=(
+        "EGD in the direct parametrization ... is equivalent to NGF under any parametrization θ "
+        "for which J ... is full rank"
+    ),
     statement=(
         "In matrix completion with F = I, natural flow in any parametrisation whose Jacobian has "
         "full rank is Euclidean flow on the matrix itself; unobserved entries do not move."

@@ -135,6 +135,7 @@ CLAIM = Claim(
     name="depth-invariance",
     source="depth",
     place="section 2.3, Statement, and appendix E",
+    quotation="Assume that (1) the Jacobian ... and (2) F(θ_t) are both full rank for all t.",
     statement=(
         "If the Jacobian of θ = P(w) and F(θ) have full rank, then natural flow in w is natural "
         "flow in θ."

@@ -58,6 +58,10 @@ CLAIM = Claim(
     name="depth-structure",
     source="depth",
     place="section 3.1, on Figure 4, right",
+    quotation=(
+        "NGD was unable to identify the sparse structure, which the diagonal model infers best, "
+        "and even the shallow model approximately finds"
+    ),
     statement=(
         "With 2.5 times as many samples as dimensions natural gradient descent still fails to "
         "learn which coefficients are not zero."

@@ -71,6 +71,9 @@ CLAIM = Claim(
     name="depth-theorem-1",
     source="depth",
     place="Theorem 1 and appendix C.1",
+    quotation=(
+        "Then Xβ = XAᵀβ' (with the assumption that β and β' have equivalent initial conditions)."
+    ),
     statement=(
         "With N < D and X of full rank, the logits of the natural flow are the same on X and on "
         "XAᵀ, A invertible."

@@ -88,6 +88,7 @@ CLAIM = Claim(
     name="depth-theorem-3",
     source="depth",
     place="Theorem 3 and its remark",
+    quotation="follow an asymptotically linear trajectory with direction vector y",
     statement=(
         "With N < D and X of full rank, the logits of the natural flow grow asymptotically "
         "linearly, in the direction of the labels."

@@ -119,6 +119,7 @@ CLAIM = Claim(
     name="depth-theorem-4",
     source="depth",
     place="Theorem 4 and appendix C.3, eqs. (63) to (73)",
+    quotation="grows asymptotically linearly with direction vector y",
     statement=(
         "In any model with P ≥ N parameters whose Jacobian keeps full rank, the logits of the "
         "natural flow grow asymptotically linearly, in the direction of the labels."

@@ -88,6 +88,10 @@ CLAIM = Claim(
     name="depth-train-fisher",
     source="depth",
     place="section 2.3 against section 4",
+    quotation=(
+        "In this article we use the empirical distribution of training data ... we can consider "
+        "F(β) the identity"
+    ),
     statement=(
         "In matrix completion the Fisher matrix, averaged on the training data, can be taken to "
         "be the identity, so that natural gradient does not move unobserved entries."

@@ -228,6 +228,10 @@ CLAIM = Claim(
     name="depth-wasserstein",
     source="depth",
     place="section 5.2, last question",
+    quotation=(
+        "it is natural to ask if the choice of metric may give rise to different inductive biases "
+        "in NGD"
+    ),
     statement=(
         "The choice of the metric, Fisher-Rao or Wasserstein, may give rise to different "
         "inductive biases of natural gradient."

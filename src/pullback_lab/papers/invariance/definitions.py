@@ -86,6 +86,10 @@ CLAIM = Claim(
     name="definitions",
     source="invariance",
     place="Definitions 4, 5, 6 and Remark 1",
+    quotation=(
+        "reparametrisation invariance on the parameter space implies reparametrisation invariance "
+        "on the model"
+    ),
     statement=(
         "Invariance on the parameters implies invariance on the model. If the model is a "
         "manifold and parametrisations are diffeomorphisms on it, the three notions are one, and "

@@ -147,6 +147,10 @@ CLAIM = Claim(
     name="example-1",
     source="invariance",
     place="Example 1, Figures 3 and 4",
+    quotation=(
+        "for non-singular points, we can construct two parametrisations that give different "
+        "natural parameter gradients on the same point of the model"
+    ),
     statement=(
         "Also in a smooth point of the model two parametrisations that are not proper have "
         "different natural parameter gradients: the projections of the natural gradient on two "

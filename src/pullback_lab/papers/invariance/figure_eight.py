@@ -249,6 +249,7 @@ CLAIMS = (
         name="example-2",
         source="invariance",
         place="Example 2 and Appendix A.2",
+        quotation="the natural parameter gradient is not parametrisation independent",
         statement=(
             "In the crossing of a figure eight two parametrisations have different natural "
             "gradients, (0.8, 0.4) and (0.8, -0.4) for dL = (1, 0): the natural parameter "
@@ -262,6 +263,7 @@ CLAIMS = (
         name="figure-eight-numbers",
         source="invariance",
         place="Appendix A.2, (46), (53), (54)",
+        quotation="This gives ξ₁ = 0, ξ₂ = π/2 in the above discussion.",
         statement=(
             "The curve is run through on (-π/8, 5π/8), with ξ₁ = 0 and ξ₂ = π/2 in the crossing; "
             "f(θ) = π/4 - θ maps that interval to itself and gives ψ(θ) = (-sin 2θ, sin θ)."
@@ -278,6 +280,7 @@ CLAIMS = (
         name="figure-eight-reason",
         source="invariance",
         place="Appendix A.2, last paragraph",
+        quotation="Note that because ∂(ξ₁) ≠ ∂(θ₁), (52) and (56) are not equal to each other.",
         statement="The two natural gradients are unequal because the tangents are.",
         verdict=Verdict.CORRECTED,
         run=run_reason,

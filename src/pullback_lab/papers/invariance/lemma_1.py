@@ -124,6 +124,7 @@ CLAIM = Claim(
     name="lemma-1",
     source="invariance",
     place="Lemma 1, (10)",
+    quotation="not necessarily linearly independent",
     statement=(
         "Any generalised inverse of the Gram matrix of any spanning set, dependent or not, leads "
         "to the projection of the gradient on the span."

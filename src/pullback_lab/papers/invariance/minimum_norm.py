@@ -84,6 +84,7 @@ CLAIM = Claim(
     name="minimum-norm",
     source="invariance",
     place="Appendix A.3, (57) to (71)",
+    quotation="Evidently we have y_Ξ ≠ y_Θ.",
     statement=(
         "Two parametrisations of a line by two numbers: the natural gradients (3, 3) and (4.8, "
         "1.2) differ on the parameters and move the model alike."

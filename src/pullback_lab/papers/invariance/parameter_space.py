@@ -74,6 +74,10 @@ CLAIMS = (
         name="parameter-space",
         source="invariance",
         place="Section 3.2 (Definition 6), (25) to (39)",
+        quotation=(
+            "for overparametrised systems the natural parameter gradient is not reparametrisation "
+            "invariant on the parameter space"
+        ),
         statement=(
             "On the parameters the natural gradient of an overparametrised model is not "
             "reparametrisation invariant: both vectors solve G(ξ)y = ∇L, with least norms of "
@@ -87,6 +91,7 @@ CLAIMS = (
         name="remark-2",
         source="invariance",
         place="Remark 2",
+        quotation="defining a different inner product ... for the existing parametrisation",
         statement="To take other parameters is to take another inner product on the old ones.",
         verdict=Verdict.HOLDS,
         run=run_remark,

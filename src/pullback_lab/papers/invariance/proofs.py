@@ -79,6 +79,7 @@ CLAIM = Claim(
     name="proofs",
     source="invariance",
     place="Proofs of Lemma 1 and Theorem 1",
+    quotation="where we use the fact that: ω(e_i) = G_ij v^j",
     statement=(
         "In the proofs ω(eᵢ) = Gᵢⱼvʲ with the coordinates of v, and V is the tangent space of "
         "the model."

@@ -129,6 +129,9 @@ CLAIM = Claim(
     name="proposition-1",
     source="invariance",
     place="Proposition 1, (41)",
+    quotation=(
+        "the image of the set of points for which φ is not proper has measure zero in Smooth(M)"
+    ),
     statement=(
         "The images of the points in which the parametrisation is not proper have measure zero "
         "in the smooth part of the model, even if those points themselves do not. (A theorem of "

@@ -93,6 +93,10 @@ CLAIM = Claim(
     name="proposition-2",
     source="invariance",
     place="Proposition 2 (Appendix A.1) and Remark 3",
+    quotation=(
+        "No non-trivial representation of a vector can be parametrisation independent in the sense "
+        "of Definition 4."
+    ),
     statement=(
         "Parametrisation independence (Definition 4) is too much to ask: a representation that "
         "has it is zero on every model."

@@ -105,6 +105,7 @@ CLAIM = Claim(
     name="theorem-1",
     source="invariance",
     place="Theorem 1, (8) and (9)",
+    quotation="When the tangent vectors ... span the whole tangent space of M at p",
     statement=(
         "Pushed forward to the outputs, the natural parameter gradient is the projection of the "
         "ambient gradient on what the model can do, whichever generalised inverse is used, also "

@@ -175,6 +175,7 @@ CLAIM = Claim(
     name="theorem-2",
     source="invariance",
     place="Theorem 2 (Definition 5), (19)",
+    quotation="The natural parameter gradient is reparametrisation invariant.",
     statement=(
         "The natural parameter gradient is reparametrisation invariant on the model: changing "
         "the parameters by a diffeomorphism does not change how the outputs move, "

@@ -96,6 +96,10 @@ CLAIM = Claim(
     name="trajectory",
     source="invariance",
     place="Section 4, invariance of the trajectory",
+    quotation=(
+        "updating the parameters by a finite amount will in general result in different locations "
+        "on the model"
+    ),
     statement=(
         "An infinitesimal step is invariant on the model, a finite one is not: the trajectory "
         "depends on the parametrisation, and not only for overparametrised models."

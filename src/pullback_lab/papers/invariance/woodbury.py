@@ -98,6 +98,7 @@ CLAIM = Claim(
     name="woodbury",
     source="invariance",
     place="Section 4, practical considerations",
+    quotation="the Woodbury matrix identity with damping is often used instead",
     statement=(
         "Where there are many parameters the Woodbury identity with damping can take the place "
         "of the generalised inverse."

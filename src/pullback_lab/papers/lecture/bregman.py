@@ -82,7 +82,9 @@ def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
     @jax.jit
     def look(z):
         convex = pb.metric.Bregman(cross_entropy)
-        return convex.matrix(z), pb.metric.Bregman(strict).matrix(z), convex.divergence(z + 1.0, z)
+        h = jax.hessian(cross_entropy)(z)
+        shifted = convex.divergence(z + 1.0, z)
+        return convex.matrix(z), h, pb.metric.Bregman(strict).matrix(z), shifted
 
     @jax.jit
     def compare(a, b):
@@ -93,7 +95,7 @@ def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
             pb.metric.Bregman(lambda z: jnp.sum(z**2) / 2).divergence(a, b),
         )
 
-    matrix, strict_matrix, shifted = look(jnp.asarray(A))
+    matrix, hessian, strict_matrix, shifted = look(jnp.asarray(A))
     values = np.linalg.eigvalsh(np.asarray(matrix))
     other = np.linalg.eigvalsh(np.asarray(strict_matrix))
     hessians = []
@@ -102,7 +104,11 @@ def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
         diagonal, direct, half = compare(jnp.asarray(a), jnp.asarray(b))
         hessians.append(distance(diagonal, direct))
         euclidean.append(abs(float(half) - np.sum((a - b) ** 2) / 2))
-    return Measured(_convex_rows(values, other, float(shifted), hessians, euclidean))
+    equal = at_most(
+        "φ = L, the cross-entropy of logits: G_z = H_z", distance(matrix, hessian), 1e-13
+    )
+    rows = _convex_rows(values, other, float(shifted), hessians, euclidean)
+    return Measured((equal, *rows))
 
 
 def _convex_rows(
@@ -114,34 +120,33 @@ def _convex_rows(
 ) -> tuple[Row, ...]:
     """The measured numbers with their bounds."""
     return (
-        at_least(
-            "φ = the cross-entropy of logits, convex: smallest eigenvalue of G_z relative to "
-            "the largest",
-            values[0] / values[-1],
+        at_most(
+            "the Hessian of D_φ on the diagonal is that of φ, strictly convex: largest error",
+            max(hessians),
+            1e-13,
+        ),
+        at_most(
+            "that G_z is singular: its smallest eigenvalue relative to the largest",
+            abs(values[0] / values[-1]),
             1e-10,
+            Role.CONTROL,
         ),
         at_least(
             "φ strictly convex: smallest eigenvalue relative to the largest",
             other[0] / other[-1],
             1e-3,
-            Role.CORRECTED,
+            Role.CONTROL,
         ),
         at_most(
             "the kernel is the common shift: D_φ(z + 1, z)",
             abs(shifted),
             1e-14,
-            Role.CORRECTED,
+            Role.CONTROL,
         ),
         at_least(
             "and nothing else: second eigenvalue relative to the largest",
             values[1] / values[-1],
             0.1,
-            Role.CORRECTED,
-        ),
-        at_most(
-            "the Hessian of D_φ on the diagonal is that of φ: largest error",
-            max(hessians),
-            1e-13,
             Role.CONTROL,
         ),
         at_most("φ = |z|²/2 gives |z - z'|²/2: largest error", max(euclidean), 1e-13, Role.CONTROL),
@@ -153,6 +158,7 @@ CLAIMS = (
         name="bregman-order",
         source="lecture",
         place="Bregman divergence, examples",
+        quotation="φ is the log partition function ⇒ D_φ is KL divergence",
         statement=(
             "If z are the natural parameters of an exponential family and φ its log-partition "
             "function, then D_φ is the KL divergence."
@@ -169,15 +175,19 @@ CLAIMS = (
         name="bregman-convex",
         source="lecture",
         place="Bregman divergence, its Hessian",
-        statement=(
-            "If the loss is convex in the outputs we can choose φ = L, and the Gauss-Newton "
-            "Hessian is the metric."
+        quotation=(
+            "If the output loss L is convex, we can choose φ = L. Then G_z = H_z, and therefore "
+            "the GN Hessian equals the metric matrix."
         ),
-        verdict=Verdict.CORRECTED,
+        statement=(
+            "If the loss is convex in the outputs we can choose φ = L; then G_z = H_z, and the "
+            "Gauss-Newton Hessian is the metric matrix."
+        ),
+        verdict=Verdict.HOLDS,
         run=run_convex,
-        correction=(
-            "A metric needs a strictly convex φ. The cross-entropy of logits is convex only: its "
-            "Hessian has the kernel (1, ..., 1), and the metric is singular."
+        remark=(
+            "The matrix need not be that of a metric, which takes a strictly convex φ. The "
+            "cross-entropy of logits is convex only: its Hessian has the kernel (1, ..., 1)."
         ),
     ),
 )

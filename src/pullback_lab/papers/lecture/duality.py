@@ -76,6 +76,7 @@ CLAIM = Claim(
     name="duality",
     source="lecture",
     place="Vectors and covectors; pulling back a metric",
+    quotation="vectors can be pushed forward, and covectors can be pulled back",
     statement=(
         "Vectors can be pushed forward and covectors pulled back; pushing two vectors forward "
         "and taking their inner product is taking it in the metric pulled back. The natural "

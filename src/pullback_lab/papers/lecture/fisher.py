@@ -91,6 +91,7 @@ CLAIM = Claim(
     name="true-fisher",
     source="lecture",
     place="Fisher information matrix",
+    quotation="Only the true Fisher is related to the Hessian.",
     statement=(
         "The pullback of the Fisher metric is the covariance of the scores over targets drawn "
         "from the model, and the Gauss-Newton Hessian. The empirical Fisher matrix, from the "

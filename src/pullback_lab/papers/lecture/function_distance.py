@@ -75,6 +75,7 @@ CLAIM = Claim(
     name="function-distance",
     source="lecture",
     place="Function space distance",
+    quotation="Euclidean distance between weights isn't very meaningful",
     statement=(
         "The distance of networks as functions is the mean divergence of their outputs; its "
         "second-order expansion is the pullback metric."

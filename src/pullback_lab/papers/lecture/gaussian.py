@@ -270,6 +270,7 @@ CLAIM = Claim(
     name="gaussian-coordinates",
     source="lecture",
     place="KL divergence and Fisher metric, univariate Gaussians",
+    quotation="the update direction is equivalent in any coordinate system",
     statement=(
         "The Hessian of KL, in whichever argument, is the Fisher matrix, the covariance of the "
         "scores. It is one metric, in whatever coordinates: the natural gradient of a Gaussian "

@@ -211,6 +211,10 @@ CLAIMS = (
         name="first-order-invariance",
         source="lecture",
         place="Invariance to parameterisation",
+        quotation=(
+            "To the first order, the natural gradient update is invariant to differentiable "
+            "reparameterizations of the model."
+        ),
         statement=(
             "To first order in the step, the natural gradient update is invariant to "
             "differentiable changes of the parameters of a network."
@@ -223,6 +227,10 @@ CLAIMS = (
         name="affine-invariance",
         source="lecture",
         place="Invariance to parameterisation",
+        quotation=(
+            "If the coordinate systems are related by an affine transformation, then the "
+            "invariance is exact"
+        ),
         statement=(
             "If two coordinate systems are related by an affine map, the natural gradient update "
             "is exactly the same in both."
@@ -240,6 +248,10 @@ CLAIMS = (
         name="output-layer",
         source="lecture",
         place="Other natural metrics",
+        quotation=(
+            "the pullback of a Euclidean metric on outputs is independent of how the network is "
+            "parameterized (except for the output layer)"
+        ),
         statement=(
             "The pullback of the Euclidean metric on the outputs does not depend on how a "
             "network is parametrised, except for its output."

@@ -70,6 +70,7 @@ CLAIM = Claim(
     name="mirror-descent",
     source="lecture",
     place="Approximation 1",
+    quotation="Closed form solutions for many ρ of interest (e.g. KL divergence)",
     statement=(
         "With the cost linearised the proximal point satisfies ∇ρ(u, w) = -∇J(w)/λ. There are "
         "closed forms, as for KL; for squared distance it is gradient descent."

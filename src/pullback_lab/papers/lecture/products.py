@@ -117,6 +117,7 @@ CLAIM = Claim(
     name="products",
     source="lecture",
     place="Matrix-vector products; connection to the Gauss-Newton Hessian",
+    quotation="Compare with Gauss-Newton Hessian-vector products",
     statement=(
         "A product with the pullback metric is a jvp, a Hessian-vector product of the divergence "
         "and a vjp; with the loss in place of the divergence it is a Gauss-Newton product, and "

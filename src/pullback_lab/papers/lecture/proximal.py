@@ -64,6 +64,10 @@ CLAIM = Claim(
     name="proximal-implicit",
     source="lecture",
     place="Proximal optimisation",
+    quotation=(
+        "This is implicit gradient descent: it's almost a gradient descent update, except that the "
+        "gradient is evaluated at u⋆"
+    ),
     statement=(
         "With squared Euclidean distance the proximal point is a step of implicit gradient "
         "descent; as the weight of the distance goes to zero it minimises the cost itself."

@@ -111,6 +111,10 @@ CLAIM = Claim(
     name="pullback-metric",
     source="lecture",
     place="Pullback metric",
+    quotation=(
+        "The decomposition is similar to the Gauss-Newton Hessian (Lecture 2), except this time "
+        "it's exact"
+    ),
     statement=(
         "The second-order expansion of a divergence of outputs, pulled back to the parameters, "
         "is JᵀGJ exactly, without the term that the Gauss-Newton approximation drops; for a "

@@ -103,6 +103,7 @@ CLAIM = Claim(
     name="units",
     source="lecture",
     place="Vectors and covectors, units of linear regression",
+    quotation="The gradient gets 3600 times larger!",
     statement=(
         "Change from minutes to seconds, and the gradient of linear regression gets 3600 times "
         "larger."
