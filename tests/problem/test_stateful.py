@@ -52,7 +52,7 @@ def test_state_that_is_not_declared(reader):
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda p, s, x: x @ p, "got ArrayImpl|got .*Tracer"),
+        (lambda p, s, x: x @ p, "got one array"),
         (lambda p, s, x: [x @ p, s], "got list"),
         (lambda p, s, x: (x @ p, s, s), "got tuple of length 3"),
     ],

@@ -153,10 +153,23 @@ def certify(
         return doubt | (not has_equation), exact.rest_size
 
     solved = solution(*_pull(rows, residual, doubtful))
-    found = worst(solved, _equation(solved))
+    found = jnp.where(
+        _is_rounding(solved, size, eta_size), jnp.inf, worst(solved, _equation(solved))
+    )
     if undamped.kernel_exact or not _drops_nothing(inverse):
         return found
     return jnp.maximum(found, _in_kernel(solved))
+
+
+def _is_rounding(solution: Solution, size: Scalar, eta_size: Scalar) -> Array:
+    """Return whether η is along directions in which A is rounding of the mean that was taken off.
+
+    A pseudo-inverse of what is more than rounding has ‖Aη‖ above that rounding times ‖η‖.
+    """
+    centred = solution.rows.objective.problem.metric.centred
+    if not centred or solution.damping is not None or not _drops_nothing(solution.inverse):
+        return jnp.asarray(False)
+    return size < solution.rows.noise * eta_size
 
 
 def _drops_nothing(inverse: AbstractInverse) -> bool:
