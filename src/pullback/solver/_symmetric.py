@@ -38,8 +38,9 @@ class Part(NamedTuple):
 
 How = Callable[[Map, Part | None], Array]
 """A solution from an inverse and a part of it: see `Damped.solve`."""
-CANCELS, TURNS = 1e4, 4
-"""From which cancellation on a damped solution is refined further; the most refinements."""
+CANCELS, TURNS, MOST = 1e4, 4, 12
+"""From which cancellation on a damped solution is refined further; how often where eigenvectors took
+over; the most refinements where they did not."""
 
 
 class Eigen(eqx.Module):
@@ -96,7 +97,7 @@ class Damped(eqx.Module):
     """‖A‖, the Frobenius norm."""
     spectrum: Spectrum
     refinements: Array
-    """How often a solution is refined: once, unless λ is not far above rounding."""
+    """How often a solution is refined: once, and more often the nearer λ is to rounding."""
     careful: bool = eqx.field(static=True)
     """Whether eigenvectors take over; NaN otherwise."""
 
@@ -199,10 +200,11 @@ def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar, careful: bo
     factor, positive = cholesky(matrix)
     proved = positive & (damping > noise)
     spectrum = Spectrum.unknown(matrix.dtype, fallback=~proved)
-    # Each refinement multiplies the error by about this.
+    # Each refinement multiplies the error by about this: as many as leave 100 eps.
     eps = float(jnp.finfo(matrix.dtype).eps)
     factor_of_error = math.sqrt(n) * eps * jnp.max(diagonal, initial=0.0) / damping
-    refinements = jnp.where(factor_of_error**2 < 100 * eps, 1, TURNS)
+    needed = jnp.ceil(math.log(100 * eps) / jnp.log(jnp.minimum(factor_of_error, 0.5))) - 1
+    refinements = jnp.clip(jnp.nan_to_num(needed), 1, MOST).astype(int)
     return Damped(factor, make, damping, proved, size, spectrum, refinements, careful)
 
 
