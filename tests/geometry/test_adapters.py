@@ -55,6 +55,10 @@ def test_what_the_helper_for_test_suites_refuses():
         check(type("Odd", (), {"init": None, "step": None})())
     with pytest.raises(ValueError, match="method must be an inverse"):
         check(3)
+    with pytest.raises(ValueError, match="got adam itself: call it"):
+        check(optax.adam)
+    with pytest.raises(ValueError, match="got MoorePenrose itself: call it"):
+        check(pb.MoorePenrose)
     plain = type("Plain", (), {"init": None, "step": None, "problem": PROBLEM})()
     with pytest.raises(ValueError, match=r"not a pytree.*equinox\.Module"):
         check(plain)

@@ -168,13 +168,23 @@ def as_method(method: Any) -> AbstractMethod:
         return Optax(method)
     if hasattr(method, "init") and hasattr(method, "step"):
         return Optimiser(_exchangeable(method))
-    if callable(method):
+    if callable(method) and not _makes_one(method):
         return Direction(method)
     raise ValueError(
         "method must be an inverse (MoorePenrose()), an Optax transformation (optax.adam(1e-3)), "
         "an optimiser with problem, init and step, or a function direction(problem, params, "
-        f"batch), got {type(method).__name__}."
+        f"batch), got {_described(method)}."
     )
+
+
+def _makes_one(method: Any) -> bool:
+    """Return whether it is a class, or a function of Optax (`optax.adam`), that makes a method."""
+    return isinstance(method, type) or getattr(method, "__module__", "").startswith("optax.")
+
+
+def _described(method: Any) -> str:
+    name = type(method).__name__
+    return f"{method.__name__} itself: call it" if _makes_one(method) else name
 
 
 def _exchangeable(optimiser: Any) -> ProblemOptimiser:

@@ -19,6 +19,7 @@ from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
 from .batch import Batch, as_batch, replace_absent, sample_count
+from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 
 
@@ -175,6 +176,8 @@ class Composite(eqx.Module):
                 else "the loss must take loss(outputs, targets), because the batch has targets. "
                 "Without targets, batch=(inputs,), it is called as loss(outputs)."
             )
+        count = sample_count(batch)
+        check_broadcast(self.loss, outputs, batch.targets, count)
         values = jnp.asarray(self.loss(*given))
         if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise ValueError(
@@ -183,7 +186,6 @@ class Composite(eqx.Module):
             )
         if values.ndim == 0:
             return values
-        count = sample_count(batch)
         if values.shape != (count,):
             per_sample = f"a scalar or one number per sample, shape ({count},)"
             raise ValueError(

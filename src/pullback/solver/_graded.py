@@ -129,16 +129,19 @@ def graded_factors(
     rows: Float[Array, "m P"], log_scale: Float[Array, " m"], inverse: AbstractInverse
 ) -> GradedFactors:
     """Decompose a graded system."""
-    active = log_scale > -jnp.inf
+    # A row of zeros says nothing, and what an SVD makes of it is rounding, of any weight.
+    active = (log_scale > -jnp.inf) & jnp.any(rows != 0, axis=1)
     shape = (rows.shape[0], rows.shape[1])
     u, s, vt = thin_svd(rows)
+    u = jnp.where(active[:, None], u, 0.0)
     cutoff = inverse.cutoff(s[0], shape)
     kept = inverse.kept(s, cutoff)
     full = jnp.sum(kept) == jnp.sum(active)
     top = jnp.max(jnp.where(active, log_scale, -jnp.inf))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
-    weights = jnp.exp(log_scale - top)
-    b = weights[:, None] * u * jnp.where(kept, s, 0.0)[None, :]
+    weights = jnp.where(active, jnp.exp(log_scale - top), 0.0)
+    # ÂV and not ÛŜ, so that each row is right to the rounding of its own size.
+    b = weights[:, None] * jnp.where(kept[None, :], rows @ vt.T, 0.0)
     spread = top - jnp.min(jnp.where(active, log_scale, jnp.inf))
     which = jnp.where(full, 0, jnp.where(spread < MILD, 1, 2))
     lower, upper, cholesky, pivots = jax.lax.switch(
