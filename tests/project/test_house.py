@@ -24,7 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "inverse": {"_base"},
     "linear": {"_base"},
     "constraint": {"_base"},
-    "_problem": {"metric"},
+    "_problem": {"metric", "_compat"},
     "_rows": {"_problem", "_compat"},
     "_gram": {"_rows"},
     "solver": {"_gram", "inverse"},

@@ -39,8 +39,8 @@ class Part(NamedTuple):
 How = Callable[[Map, Part | None], Array]
 """A solution from an inverse and a part of it: see `Damped.solve`."""
 CANCELS, TURNS, MOST = 1e4, 4, 12
-"""From which cancellation on a damped solution is refined further; how often where eigenvectors took
-over; the most refinements where they did not."""
+"""From which cancellation on a damped solution is refined further; how often where eigenvectors
+took over; the most refinements where they did not."""
 
 
 class Eigen(eqx.Module):
