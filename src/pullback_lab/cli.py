@@ -84,6 +84,37 @@ def reproduce(
 
 
 @app.command()
+def keys(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CLAIM]...", help="Which claims; defaults to all."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=2, help="How many other keys.")] = 20,
+    out: Annotated[Path, typer.Option(help="The folder for results and table.")] = Path("keys"),
+) -> None:
+    """Run claims, at quick sizes, from other random keys: do the verdicts depend on the key?
+
+    Finished results are kept in the folder; after Ctrl-C the same command resumes the run. The
+    table is printed and written to keys.md. The exit code is 130 after Ctrl-C.
+    """
+    chosen = _known(names or [])
+    _check_writable(out)
+    from rich.console import Console
+
+    from .report import vary
+    from .report.terminal import Screen
+
+    with Screen(Console(stderr=True)) as screen:
+        varied = vary(REGISTRY, chosen, out, count, screen)
+    path = out / "keys.md"
+    path.write_text(varied.table(), encoding="utf-8")
+    typer.echo(varied.table())
+    typer.echo(f"Table: {path}")
+    if not varied.complete:
+        raise typer.Exit(130)
+
+
+@app.command()
 def claims() -> None:
     """List the claims: name, verdict on record, statement."""
     from rich.console import Console

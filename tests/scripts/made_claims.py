@@ -76,6 +76,13 @@ def _homeless(budget, key):
     return Measured((at_most("error", 0.0, 1e-9),))
 
 
+def _chancy(budget, key):
+    import jax
+
+    _count("chancy")
+    return Measured((at_most("a number", jax.random.uniform(key), 0.5),))
+
+
 def _claim(name, source, page, statement, run, verdict=Verdict.HOLDS, **options):
     place = f"page {page}"
     return Claim(
@@ -104,6 +111,7 @@ CLAIMS = (
     _claim("broken", "lecture", 4, "It raises.", _broken),
     _claim("dying", "lecture", 5, "It dies.", _dying),
     _claim("slow", "depth", 6, "It takes long.", _slow),
+    _claim("chancy", "depth", 8, "It depends on the key.", _chancy),
     _claim("homeless", "depth", 7, "Its folder vanishes.", _homeless),
 )
 REGISTRY = Registry({claim.name: Entry("made_claims", claim.source) for claim in CLAIMS})

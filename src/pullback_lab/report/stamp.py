@@ -1,4 +1,4 @@
-"""What a result was made with: budget, seeds, versions, and a digest of the sources.
+"""What a result was made with: budget, seeds, key, versions, and a digest of the sources.
 
 The sources are those of the library, of the module of the claim, and of the modules of
 `pullback_lab.papers` that this module imports. A changed claim is run again; a changed library
@@ -30,6 +30,7 @@ def stamp(claim: Claim, budget: Budget) -> dict[str, Any]:
     return {
         "full": budget.full,
         "seeds": budget.seeds,
+        "key": budget.key,
         "source": digest(_library() + own),
     } | {name: made[name] for name in ("pullback", "jax", "numpy") if name in made}
 

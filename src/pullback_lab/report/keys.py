@@ -1,0 +1,102 @@
+"""Runs claims from other random keys: how often is the verdict the one on record?
+
+Each key has a folder of its own with the results of a quick run, so that an interrupted run
+resumes. A claim that measures the same numbers from two keys does not depend on the key, and is not
+run again.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..papers import Budget, Claim
+from .format import format_number
+from .result import Result
+from .run import Watcher, reproduce
+
+HEAD = (
+    "| claim | verdict on record | keys | as on record | key number, least to largest |\n"
+    "|---|---|---:|---:|---|\n"
+)
+
+
+class Varied(NamedTuple):
+    """The results of claims from several keys."""
+
+    results: Mapping[str, Sequence[Result]]
+    """Name -> one result a key; two where the key does not matter."""
+    count: int
+    complete: bool
+
+    def table(self) -> str:
+        """A table in Markdown, claims whose verdict depends on the key first."""
+        known = {name: found for name, found in self.results.items() if found}
+        random = [name for name, found in known.items() if not same(found)]
+        random.sort(key=lambda name: _share(known[name]))
+        fixed = [name for name in known if name not in random]
+        flipped = [name for name in random if _share(known[name]) < 1]
+        text = (
+            f"`pullback keys --count {self.count}`: {len(known)} claims, of which {len(random)} "
+            f"depend on the random key; {len(flipped)} of them had another verdict from some key.\n"
+        )
+        if not self.complete:
+            text += "\nThe run was interrupted: some keys are missing.\n"
+        if random:
+            text += "\n" + HEAD + "".join(_line(name, known[name]) for name in random)
+        if fixed:
+            text += f"\nThe same from every key: {', '.join(f'`{name}`' for name in fixed)}.\n"
+        return text
+
+
+def vary(
+    claims: Mapping[str, Claim], names: Sequence[str], folder: Path, count: int, watcher: Watcher
+) -> Varied:
+    """Run claims from the keys 1 to `count`; after Ctrl-C, return what is finished."""
+    found: dict[str, list[Result]] = {name: [] for name in names or claims}
+    for key in range(1, count + 1):
+        left = [name for name, before in found.items() if len(before) < 2 or not same(before)]
+        if not left:
+            break
+        watcher.note(f"Key {key} of {count}: {len(left)} claims.")
+        report = reproduce(claims, left, folder / f"key-{key}", Budget(key=key), watcher)
+        for result in report.results:
+            if result.name in left:
+                found[result.name].append(result)
+        if not report.complete:
+            return Varied(found, count, False)
+    return Varied(found, count, True)
+
+
+def same(results: Sequence[Result]) -> bool:
+    """Whether all results have the same numbers."""
+    # As text, so that NaN is NaN.
+    numbers = {str([row[:2] for row in result.rows]) for result in results}
+    return len(numbers) == 1 and len(results) > 1
+
+
+def _share(results: Sequence[Result]) -> float:
+    return sum(result.agrees for result in results) / len(results)
+
+
+def _line(name: str, results: Sequence[Result]) -> str:
+    """The line of a claim; other verdicts than the one on record are named."""
+    rows = [result.key_row for result in results]
+    measured = sorted(row.measured for row in rows if row is not None)
+    interval = f"{format_number(measured[0])} to {format_number(measured[-1])}" if measured else ""
+    label = next((row.label for row in rows if row is not None), "")
+    others = collections.Counter(
+        "no verdict" if result.verdict is None else result.verdict.value
+        for result in results
+        if not result.agrees
+    )
+    agreeing = f"{sum(result.agrees for result in results)}"
+    agreeing += "".join(f"; {word} {number}" for word, number in others.items())
+    cells = (
+        f"`{name}`",
+        results[0].recorded.value,
+        f"{len(results)}",
+        agreeing,
+        f"{label}: {interval}",
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

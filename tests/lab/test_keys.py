@@ -1,0 +1,49 @@
+"""`pullback keys`: verdicts from other random keys, resumed, and as a table."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import pullback_lab.cli as cli
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture
+def keys(monkeypatch, tmp_path):
+    monkeypatch.setenv("MADE_CLAIMS", str(tmp_path))
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.delitem(sys.modules, "made_claims", raising=False)
+    monkeypatch.setattr(cli, "REGISTRY", importlib.import_module("made_claims").REGISTRY)
+    return lambda *words: CliRunner().invoke(
+        cli.app, ["keys", "--out", str(tmp_path / "keys"), *words]
+    )
+
+
+def test_shares_of_keys_and_claims_that_do_not_depend_on_them(keys, tmp_path):
+    done = keys("chancy", "good", "wrong", "--count", "6")
+    assert done.exit_code == 0, done.output
+    table = (tmp_path / "keys" / "keys.md").read_text()
+    assert "3 claims, of which 1 depend on the random key; 1 of them had another verdict" in table
+    [line] = [line for line in table.splitlines() if line.startswith("| `chancy`")]
+    name, recorded, count, agreeing, number = (cell.strip() for cell in line.split("|")[1:-1])
+    assert (name, recorded, count) == ("`chancy`", "holds", "6")
+    right, other = agreeing.split("; does not hold ")
+    assert int(right) + int(other) == 6 and int(right) > 0 and int(other) > 0
+    assert number.startswith("a number: 0.")
+    assert "The same from every key: `good`, `wrong`." in table
+    # Two keys tell that the numbers are the same.
+    assert [(tmp_path / f"{n}.runs").read_text() for n in ("good", "chancy")] == ["xx", "x" * 6]
+
+    again = keys("chancy", "good", "wrong", "--count", "7")
+    assert again.exit_code == 0
+    assert (tmp_path / "chancy.runs").read_text() == "x" * 7
+    assert (tmp_path / "good.runs").read_text() == "xx"
+
+
+def test_unknown_names_and_too_few_keys(keys):
+    assert keys("god").exit_code == 2
+    assert keys("good", "--count", "1").exit_code == 2
