@@ -14,7 +14,7 @@ from jaxtyping import Array
 from .._base.show import number
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
-from .._base.vector import norm
+from .._base.vector import norm, probe
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
 from .._problem.validate import check_inputs, check_outputs, check_state
@@ -23,6 +23,9 @@ from .._rows.rows import Rows, rows_at
 from ..inverse._base import AbstractInverse
 from ..metric._base import AbstractLikelihood
 from ..solver._strategy import Strategy
+
+CANCELS = 100
+"""From which ‖S‖‖S⁺c‖/‖c‖ on a sample is not lifted where the inverse is damped."""
 
 
 class Lifted(eqx.Module):
@@ -157,7 +160,8 @@ def lift(
     steep, unsplit = None, jnp.asarray(False)
     # Weights cancel only where the metric keeps them apart from its rows.
     if not ((inverse.cancels_weights and rows.graded) or metric.constant):
-        steep = _steep(rows, r, _unweighted(c, weights))
+        damped = inverse.damping is not None or inverse.awaits_damping
+        steep = _steep(rows, r, _unweighted(c, weights), damped and not rows.graded)
         if not careful:
             steep, unsplit = None, jnp.any(steep)
     if everything and steep is None:
@@ -208,17 +212,22 @@ def _unweighted(c: OutputCovector, weights: Array) -> OutputCovector:
     return jax.tree.map(divide, c)
 
 
-def _steep(rows: Rows, r: Array, c: OutputCovector) -> Array:
+def _steep(rows: Rows, r: Array, c: OutputCovector, cancels: bool) -> Array:
     """Return the samples whose r is so large that it is not lifted; c is not weighted.
 
     A misclassified sample of a saturated model has r = c/√p, up to infinity, on a row √p Â that
     rounds to zero beside the others. Where the weights do not cancel, a solution keeps the absolute
-    rounding eps |r|; the covector Jᵀc of the sample is of order one.
+    rounding eps |r|; the covector Jᵀc of the sample is of order one. `cancels` asks for samples
+    whose M is nearly singular, too.
     """
     r = jnp.where(rows.active, jnp.exp(rows.root.log_scale.astype(r.dtype)) * r, 0.0)
     if rows.objective.problem.metric.couples_samples or not rows.objective.has_data:
         return ~jnp.isfinite(r)
-    count, steepest = rows.count, float(jnp.finfo(r.dtype).eps) ** -0.25
+    count, dtype, steepest = (
+        rows.count,
+        rows.linear.like.dtype,
+        float(jnp.finfo(r.dtype).eps) ** -0.25,
+    )
     norms = lambda x: jnp.max(jnp.abs(x).reshape(count, -1), axis=1, initial=0.0).astype(r.dtype)
     lifted = norms(r)
     given = functools.reduce(jnp.maximum, [norms(x) for x in jax.tree.leaves(c)])
@@ -227,7 +236,15 @@ def _steep(rows: Rows, r: Array, c: OutputCovector) -> Array:
     # The heaviest sample is the one that is lifted least.
     light = factor > steepest * jnp.min(jnp.where(some, factor, jnp.inf), initial=jnp.inf)
     usual = jnp.max(jnp.where(some & ~light, lifted, 0.0), initial=0.0)
-    return ~jnp.isfinite(lifted) | (some & light & (lifted > steepest * usual))
+    steep = ~jnp.isfinite(lifted) | (some & light & (lifted > steepest * usual))
+    if not cancels:
+        return steep
+    # Along an eigenvector of M whose eigenvalue is nearly zero, a root that is not graded gives c
+    # back as a small difference of large numbers.
+    size = functools.reduce(
+        jnp.maximum, [norms(x) for x in jax.tree.leaves(rows.root.unit(probe(r.size, dtype)))]
+    )
+    return steep | (some & (factor * size > CANCELS))
 
 
 def pull_outside(rows: Rows, outside: OutputCovector | None) -> Flat | None:
