@@ -93,6 +93,7 @@ def test_what_agrees_with_the_record_is_printed_and_written_and_not_run_again(re
         "broken",
         "dying",
         "slow",
+        "chancy",
         "homeless",
     ]
     summary = (folder / "report/summary.md").read_text()

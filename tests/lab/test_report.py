@@ -99,6 +99,9 @@ def test_the_page_is_escaped_and_asks_the_network_for_nothing(text):
     assert not re.search(r"https?:|//[a-z]|<script|@import|url\(|src=", without_pictures)
     assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
     assert text.count('alt="A wide picture of a line that goes up."') == 10
+    assert text.count("<figcaption>A wide picture of a line that goes up.</figcaption>") == 10
+    assert "Reduced sizes." in text and text.count("What is behind it") == 11
+    assert "<h2>Errata</h2>" in text and '<a href="#broken">nowhere</a>: It should not.' in text
 
 
 def test_the_page_says_what_was_run_and_how_to_run_it_again(text):

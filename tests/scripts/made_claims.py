@@ -107,6 +107,7 @@ CLAIMS = (
         _corrected,
         Verdict.CORRECTED,
         correction="As meant.",
+        stands=True,
     ),
     _claim("broken", "lecture", 4, "It raises.", _broken),
     _claim("dying", "lecture", 5, "It dies.", _dying),

@@ -97,6 +97,8 @@ class Claim:
     - `quotation`: the source's own words, short, "..." for what is left out, formulas in plain
         text; the empty string where it has only formulas, and for our own results.
     - `correction`: what is wrong in the source and what is right; the empty string if nothing is.
+    - `stands`: whether the conclusion that the source draws survives the correction; `None` unless
+        the verdict is `CORRECTED`.
     - `remark`: what we found beside a statement that holds; the empty string if nothing.
     - `draw`: draws `Measured.data` as read back from disk (tuples become lists); the first
         paragraph of its docstring is the figure's alt text. `None` if there is nothing to draw.
@@ -111,9 +113,18 @@ class Claim:
     run: Callable[[Budget, "PRNGKeyArray"], Measured]
     quotation: str = ""
     correction: str = ""
+    stands: bool | None = None
     remark: str = ""
     draw: Callable[[Mapping[str, Any]], Any] | None = None
     key_number: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.stands is None) == (self.verdict is Verdict.CORRECTED):
+            raise ValueError(
+                f"the claim {self.name!r}: `stands` says whether the conclusion survives the "
+                f"correction, and is given if, and only if, the verdict is "
+                f"{Verdict.CORRECTED.value!r}."
+            )
 
     def measure(self, budget: Budget = Budget()) -> Measured:  # noqa: B008 (a tuple of numbers)
         """Run the claim from a key of its own, which does not depend on the order of the claims."""

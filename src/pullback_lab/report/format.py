@@ -1,6 +1,6 @@
 """Numbers, rows and verdicts as text, for the terminal, the page and the summary alike."""
 
-from ..papers import Row
+from ..papers import Row, Verdict
 from .result import Result
 
 
@@ -28,6 +28,8 @@ def format_outcome(result: Result) -> str:
         return "no verdict: an error"
     if result.verdict is not None:
         words = result.verdict.value
+        if result.verdict is Verdict.CORRECTED and result.stands is not None:
+            words += f"; the conclusion {'stands' if result.stands else 'changes'}"
     else:
         words = f"no verdict: {'a control fails' if result.rows else 'nothing measured'}"
     return words if result.agrees else f"{words} (on record: {result.recorded.value})"

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 
 from ..papers import SOURCES, Budget, Role, Row, Verdict
+from .derivation import to_html
 from .format import format_bound, format_number, format_outcome, format_row
 from .report import Report
 from .result import Result
@@ -62,12 +63,12 @@ def page(report: Report, folder: Path) -> str:
 <h1>{TITLE}</h1>
 <p class="soft">{INTRODUCTION}</p>
 <p class="sum {tone}">{escape(report.sentence)}</p>
-{_counts(report.results)}
-{missing}<nav aria-label="Summary">
+{_sizes(report)}{_counts(report.results)}
+{missing}<nav aria-label="Summary" id="summary">
 {_summary(report.results)}</nav>
 <main>
 {_sections(report.results, folder)}</main>
-<footer class="soft">
+{_errata(report.results)}<footer class="soft">
 <p>{NOTATION}</p>
 <p>{_colophon(report)}</p>
 </footer>
@@ -84,6 +85,32 @@ def _colophon(report: Report) -> str:
         f"{escape(report.date)} · budget {report.budget.label}, "
         f"{seeds} seed{'s' if seeds > 1 else ''} · {escape(versions)}"
     )
+
+
+def _sizes(report: Report) -> str:
+    """A line that says that sizes are reduced, if they are."""
+    if report.budget.full:
+        return ""
+    return (
+        '<p class="soft"><b>Reduced sizes.</b> This run takes minutes: numbers and figures are of '
+        "smaller problems and fewer seeds than those that the statements name. The sizes of the "
+        "sources: <code>pullback reproduce --budget full</code>.</p>\n"
+    )
+
+
+def _errata(results: Iterable[Result]) -> str:
+    """The corrections as a list, by source."""
+    parts = []
+    for source, group in _by_source(results).items():
+        items = "".join(
+            f'<li><a href="#{escape(r.name, quote=True)}">{escape(r.place)}</a>: '
+            f"{escape(r.correction)}</li>\n"
+            for r in group
+            if r.correction
+        )
+        if items:
+            parts.append(f"<h3>{escape(SOURCES[source])}</h3>\n<ul>\n{items}</ul>\n")
+    return f'<section id="errata"><h2>Errata</h2>\n{"".join(parts)}</section>\n' if parts else ""
 
 
 def _counts(results: tuple[Result, ...]) -> str:
@@ -110,11 +137,11 @@ def _summary(results: Iterable[Result]) -> str:
     """The table of all claims, with links to their sections."""
     head = (
         '<th scope="col">claim</th><th scope="col">where</th><th scope="col">verdict</th>'
-        '<th scope="col" class="number">key number</th>'
+        '<th scope="col">what</th><th scope="col" class="number">key number</th>'
     )
     bodies = ""
     for source, group in _by_source(results).items():
-        title = f'<tr><th colspan="4" scope="rowgroup">{escape(SOURCES[source])}</th></tr>'
+        title = f'<tr><th colspan="5" scope="rowgroup">{escape(SOURCES[source])}</th></tr>'
         bodies += f"<tbody>\n{title}\n{''.join(map(_summary_row, group))}</tbody>\n"
     return f'<table class="summary">\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n'
 
@@ -122,9 +149,11 @@ def _summary(results: Iterable[Result]) -> str:
 def _summary_row(result: Result) -> str:
     """The row of one claim in the summary."""
     link = f'<a href="#{escape(result.name, quote=True)}">{escape(result.name)}</a>'
+    label = result.key_row.label if result.key_row else ""
     return (
         f'<tr><td class="claimname">{link}</td>'
         f'<td class="place soft">{escape(result.place)}</td><td>{_badge(result)}</td>'
+        f'<td class="place soft">{escape(label)}</td>'
         f'<td class="number">{escape(format_row(result.key_row))}</td></tr>\n'
     )
 
@@ -156,14 +185,25 @@ def _section(result: Result, folder: Path) -> str:
     )
     budget = Budget(bool(result.stamp.get("full")), result.stamp.get("seeds", 1))
     command = f"pullback reproduce {result.name} --budget {budget.label} --seeds {budget.seeds}"
-    made = f"<code>{escape(command)}</code> · {result.seconds:.1f} s · {escape(result.date)}"
+    made = (
+        f"<code>{escape(command)}</code> · {result.seconds:.1f} s · {escape(result.date)} · code: "
+        f'<code>{escape(result.code)}</code> · <a href="#summary">summary</a>'
+    )
     return f"""<section class="claim" id="{escape(result.name, quote=True)}">
 <header><h3>{escape(result.name)}</h3>{_badge(result)}</header>
 <p class="soft">{escape(result.place)}</p>
 {quotation}<p>{escape(result.statement)}</p>
-{correction}{_figure(result, folder)}{tables}{error}<p class="soft">{made}</p>
+{correction}{_figure(result, folder)}{tables}{_derivation(result)}{error}<p class="soft">{made}</p>
 </section>
 """
+
+
+def _derivation(result: Result) -> str:
+    """What the module of a claim says about it, folded."""
+    if not result.derivation:
+        return ""
+    inside = to_html(result.derivation)
+    return f"<details><summary>What is behind it</summary>\n{inside}</details>\n"
 
 
 def _badge(result: Result) -> str:
@@ -186,7 +226,7 @@ def _figure(result: Result, folder: Path) -> str:
     data = base64.b64encode(content).decode()
     return (
         f'<figure tabindex="0"><img{wide} width="{width}" height="{height}" alt="{alt}" '
-        f'src="data:image/png;base64,{data}"></figure>\n'
+        f'src="data:image/png;base64,{data}">\n<figcaption>{escape(result.alt)}</figcaption></figure>\n'
     )
 
 

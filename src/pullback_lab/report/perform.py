@@ -1,7 +1,9 @@
 """Runs one claim: measures, judges, draws. An exception becomes a result, too."""
 
+import inspect
 import io
 import json
+import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -57,6 +59,7 @@ def describe(
         statement=claim.statement,
         quotation=claim.quotation,
         correction=claim.correction,
+        stands=claim.stands,
         remark=claim.remark,
         recorded=claim.verdict,
         rows=rows,
@@ -65,6 +68,8 @@ def describe(
         stamp=stamp(claim, budget),
         date=now(),
         key_number=claim.key_number,
+        derivation=inspect.cleandoc(sys.modules[claim.run.__module__].__doc__ or ""),
+        code=claim.run.__module__,
         error=error,
         alt=_alt(claim),
         data=data,

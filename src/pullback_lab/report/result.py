@@ -41,7 +41,12 @@ class Result:
     date: str
     key_number: str = ""
     quotation: str = ""
+    stands: bool | None = None
     remark: str = ""
+    derivation: str = ""
+    """The docstring of its module, Markdown with formulas."""
+    code: str = ""
+    """The name of that module."""
     error: str | None = None
     alt: str = ""
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)

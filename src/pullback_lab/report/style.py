@@ -47,6 +47,10 @@ header { display: flex; flex-wrap: wrap; justify-content: space-between; gap: .3
 figure { margin: 1rem 0 .6rem; }
 figure img { display: block; max-width: 100%; height: auto; background: #fff;
   border-radius: .3rem; }
+figcaption { color: var(--soft); font-size: .875rem; margin-top: .4rem; max-width: 48rem; }
+details { margin: .8rem 0; } summary { cursor: pointer; color: var(--link); font-size: .875rem; }
+details p, details li { font-size: .9375rem; }
+math[display="block"] { overflow-x: auto; overflow-y: hidden; max-width: 100%; }
 code { font-size: .875em; overflow-wrap: anywhere; }
 table { width: 100%; border-collapse: collapse; margin-top: .4rem; font-size: .9375rem; }
 th { text-align: left; font-size: .8125rem; color: var(--soft); font-weight: 600; }
@@ -57,6 +61,7 @@ th:last-child, td:last-child { padding-right: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .rows .number { width: 6.5rem; }
 .rows td:last-child, .rows th:last-child { width: 4rem; }
+td .badge { white-space: normal; display: inline-block; }
 .claimname { white-space: nowrap; }
 pre { overflow-x: auto; padding: .8rem; border-radius: .4rem; font-size: .8125rem; }
 footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }

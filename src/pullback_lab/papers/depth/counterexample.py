@@ -144,6 +144,7 @@ CLAIM = Claim(
         "so it is not invariant."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "The argmins are (2, -3)/13 and (-1/5, -1/10); those printed are of least l1 norm. The "

@@ -124,6 +124,7 @@ CLAIM = Claim(
         "squares routine finds, the one of least norm."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "F J δ = ∇_β is the definition only if J is onto, and only rank revealing drivers return "

@@ -139,6 +139,7 @@ CLAIM = Claim(
         "Aᵀ) for each factor, A and B the products before and after it."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "It is (1/L) A⁺ G B⁺, if every A and B is invertible; otherwise it is not a natural "

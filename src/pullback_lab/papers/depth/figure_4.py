@@ -215,6 +215,7 @@ CLAIM = Claim(
         "NGD fails to learn the sparse structure at N = 2500."
     ),
     verdict=Verdict.CORRECTED,
+    stands=False,
     run=run,
     correction=(
         "With the Moore-Penrose inverse NGD has the accuracy of least squares for N < D, well "

@@ -115,6 +115,7 @@ CLAIM = Claim(
         "population Fisher; the deepest diagonal network performs poorly."
     ),
     verdict=Verdict.CORRECTED,
+    stands=False,
     run=run,
     correction=(
         "NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of "

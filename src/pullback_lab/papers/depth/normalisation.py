@@ -104,6 +104,7 @@ CLAIM = Claim(
         "natural flow converge to t·y."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "As written the flow runs N times as fast, s → N t y. Loss and Fisher matrix must share "

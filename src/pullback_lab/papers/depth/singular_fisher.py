@@ -193,6 +193,7 @@ CLAIM = Claim(
         "parametrisation."
     ),
     verdict=Verdict.CORRECTED,
+    stands=False,
     run=run,
     correction=(
         "Of the logits. Where the Fisher matrix is singular on the model (N < D) the "

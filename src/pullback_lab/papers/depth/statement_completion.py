@@ -124,6 +124,7 @@ CLAIM = Claim(
         "full rank is Euclidean flow on the matrix itself; unobserved entries do not move."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "Full row rank. Parametrisations whose Jacobian is not onto move unobserved entries, by "

@@ -141,6 +141,7 @@ CLAIM = Claim(
         "flow in θ."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "Full row rank. With full column rank only, θ moves by the projection of the natural "

@@ -97,6 +97,7 @@ CLAIM = Claim(
         "be the identity, so that natural gradient does not move unobserved entries."
     ),
     verdict=Verdict.CORRECTED,
+    stands=False,
     run=run,
     correction=(
         "The identity is the Fisher matrix of all entries. Averaged on the training data it is "

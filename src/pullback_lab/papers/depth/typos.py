@@ -191,6 +191,7 @@ CLAIM = Claim(
     place="eqs. (7), (12), (22), (25), (32), (36), (37), (39), (49), (62), sections 2.3, B.2, C.3",
     statement="The formulas as printed.",
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "Signs, transposes, indices and counts; the table in the module lists them. No result "

@@ -269,6 +269,7 @@ CLAIMS = (
             "f(θ) = π/4 - θ maps that interval to itself and gives ψ(θ) = (-sin 2θ, sin θ)."
         ),
         verdict=Verdict.CORRECTED,
+        stands=True,
         run=run_printed,
         correction=(
             "The interval is (-π/4, 5π/4), ξ₂ = π and f(θ) = π - θ. The printed interval has one "
@@ -283,6 +284,7 @@ CLAIMS = (
         quotation="Note that because ∂(ξ₁) ≠ ∂(θ₁), (52) and (56) are not equal to each other.",
         statement="The two natural gradients are unequal because the tangents are.",
         verdict=Verdict.CORRECTED,
+        stands=True,
         run=run_reason,
         correction=(
             "Unequal tangents are not enough: (2, 1) and (4, 2) lead to one natural gradient. "

@@ -85,6 +85,7 @@ CLAIM = Claim(
         "the model."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "The coordinates are those of Π(v), since v need not be in the span; and V is the "

@@ -164,6 +164,7 @@ CLAIMS = (
             "function, then D_φ is the KL divergence."
         ),
         verdict=Verdict.CORRECTED,
+        stands=True,
         run=run,
         correction=(
             "With the arguments reversed, D_φ(z, z') = KL(p_z' || p_z), where the lecture's "

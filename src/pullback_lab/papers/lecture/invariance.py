@@ -236,6 +236,7 @@ CLAIMS = (
             "is exactly the same in both."
         ),
         verdict=Verdict.CORRECTED,
+        stands=True,
         run=run_affine,
         correction=(
             "It is if the metric is invertible. If the network is overparametrised the "

@@ -109,6 +109,7 @@ CLAIM = Claim(
         "larger."
     ),
     verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     correction=(
         "The gradient gets 60 times larger and the weight 60 times smaller: it is the step of "
