@@ -29,6 +29,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         float(pb.pullback(pb.Composite(f, loss=jnp.sum), jnp.zeros(1)).matrix()[0, 0])
         for f in (phi, psi)
     ]
+    proper = [pb.examine(pb.Composite(f, loss=jnp.sum), jnp.zeros(1)).proper for f in (phi, psi)]
     found = pb.examine(pb.Composite(phi, loss=jnp.sum), jnp.zeros(1), other=jnp.array([np.pi]))
     singular = found.meeting is not None and found.meeting.singular
     return Measured(
@@ -36,6 +37,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             at_least("the two results differ, relative to |dL|: smallest", min(gaps), 0.79),
             at_most("each is on the tangent of its own branch: off by", max(lines), 1e-13),
             at_least("neither Fisher matrix is degenerate: smallest", min(grams), 1.0),
+            equals("parametrisations that examine finds proper there", sum(proper), 2),
             equals("examine calls the crossing a singular point", int(singular), 1, Role.CONTROL),
         )
     )

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pullback as pb
+from pullback.linear import Logistic
 
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._numbers import cosine, distance, generator
@@ -58,6 +59,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     scores = {name: [] for name in ("training", "population", "EGD2")}
     spread = []
     check = []
+    closed = []
     for _ in range(seeds):
         truth = (np.arange(columns) < sparse) * 1.0
         x = rng.standard_normal((columns, columns))
@@ -90,14 +92,18 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         )
         beta = path[5]
         expected = np.linalg.solve(fisher(others, beta) / many, gradient(x, y, beta) / columns)
+        direct = Logistic().population_natural_gradient(
+            jnp.asarray(beta), *(jnp.asarray(a) for a in (x, y, others))
+        )
+        closed.append(distance(direct, expected))
         expected *= min(STEP, CAP / np.abs(x @ expected).max())
         check.append(distance(beta - path[6], expected))
-    rows = _rows(scores, spread, check)
+    rows = _rows(scores, spread, check, closed)
     return Measured(rows, {name: np.array(values) for name, values in scores.items()})
 
 
 def _rows(
-    scores: dict[str, list[float]], spread: list[float], check: list[float]
+    scores: dict[str, list[float]], spread: list[float], check: list[float], closed: list[float]
 ) -> tuple[Row, ...]:
     """The measured numbers with their bounds."""
     mean = {name: float(np.mean(values)) for name, values in scores.items()}
@@ -119,6 +125,12 @@ def _rows(
             Role.CONTROL,
         ),
         at_most("control: a step of the library against NumPy", max(check), 1e-8, Role.CONTROL),
+        at_most(
+            "control: Logistic.population_natural_gradient there against NumPy",
+            max(closed),
+            1e-8,
+            Role.CONTROL,
+        ),
     )
 
 

@@ -48,7 +48,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         here += [float(np.linalg.norm(j @ np.asarray(vector))) for vector in representations]
         flat = np.asarray(cubic(jnp.zeros(PARAMETERS), jnp.asarray(xi)))
         there.append(float(np.abs(flat).max()))
-        line = np.asarray(cube(jnp.linspace(-2, 2, 101)[:, None], jnp.asarray(xi)))
+        line = np.asarray(cube(jnp.linspace(-2, 2, 101)[:, None], jnp.asarray(xi)[None]))
         grows.append(float(np.diff(line, axis=0).min()))
         near = np.asarray(cube(jnp.full(PARAMETERS, SMALL), jnp.asarray(xi))) - xi
         quotient.append(float(SMALL / np.abs(near).max()))

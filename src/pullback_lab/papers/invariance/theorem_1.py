@@ -25,6 +25,8 @@ from ._curved import METRIC, inner, loss, matrix, outer, phi, point
 
 POINTS = 5
 INVERSES = 20
+SMALL = 1e-3
+"""The first parameter near the points of rank 2: as large as the third singular value."""
 
 
 def points(
@@ -36,6 +38,24 @@ def points(
         *((point(rng), 3) for _ in range(count)),
         (np.array([0.0, 0.7, -0.4, 0.2, 0.9, -0.6]), 2),
     ]
+
+
+def nearly_singular(
+    problem: pb.Composite, rng: np.random.Generator, count: int
+) -> tuple[float, int]:
+    """The largest error of the library at points of rank 3 near those of rank 2, and the number of
+    points at which it reports another rank.
+    """
+    worst, wrong = 0.0, 0
+    for _ in range(count):
+        xi = jnp.asarray(point(rng)).at[0].set(SMALL)
+        z = phi(xi)
+        j, m, c = (np.asarray(x) for x in (jax.jacfwd(phi)(xi), matrix(z), jax.grad(loss)(z)))
+        ng = pb.natural_gradient(problem, xi)
+        expected = projector(j, m, 3) @ np.linalg.solve(m, c)
+        worst = max(worst, distance(ng.pushforward, expected))
+        wrong += int(ng.stats.rank) != 3
+    return worst, wrong
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -74,6 +94,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 distance(ng.pushforward, ju @ np.linalg.solve(ju.T @ m @ ju, ju.T @ c)),
             )
         euclidean = min(euclidean, distance(projector(j, np.eye(len(c)), rank) @ ambient, expected))
+    near, wrong = nearly_singular(problem, rng, POINTS * budget.seeds)
     several = f"{INVERSES} random non-symmetric X at {len(places) - 1} points"
     return Measured(
         (
@@ -88,8 +109,14 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 worst["chart"],
                 1e-12,
             ),
+            at_most(
+                f"natural_gradient near those, third singular value about {SMALL:g}", near, 1e-9
+            ),
             equals(
-                "points at which the reported rank is wrong", len(places) - ranks, 0, Role.CONTROL
+                "points at which the reported rank is wrong",
+                len(places) - ranks + wrong,
+                0,
+                Role.CONTROL,
             ),
             at_least(
                 "projecting orthogonally in the Euclidean metric misses by",

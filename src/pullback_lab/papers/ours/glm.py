@@ -30,6 +30,8 @@ class Family(NamedTuple):
     variance: Callable[[np.ndarray], np.ndarray]
 
 
+SMALL = 1e-3
+"""The unit of the last column in `_scaled`: about the least singular value of the design."""
 FAMILIES = {
     "logistic": Family(
         pb.metric.Bernoulli(), lambda eta: 1 / (1 + np.exp(-eta)), lambda mu: mu * (1 - mu)
@@ -115,6 +117,7 @@ def _rows() -> Iterator[Row]:
             1e-9,
         )
         yield from _dependent(name, family, x, y, beta)
+        yield _scaled(name, family, x, y, beta)
 
     x, y, beta = data("logistic")
     weights = np.random.default_rng(11).integers(0, 4, len(y)).astype(float)
@@ -148,6 +151,21 @@ def _dependent(
         f"{name}: by the step of least norm",
         distance(moved, np.linalg.pinv(wide) @ (x @ expected)),
         1e-12,
+    )
+
+
+def _scaled(name: str, family: Family, x: np.ndarray, y: np.ndarray, beta: np.ndarray) -> Row:
+    """The last column in other units, which makes it small, and repeated: the rank has to be found.
+    IRLS takes the step in the old units and without the repetition.
+    """
+    units = np.append(np.ones(len(beta) - 1), SMALL)
+    small = np.concatenate([x * units, x[:, 1:2]], axis=1)
+    start = np.append(beta / units, 0.0)
+    moved = natural_step(family, small, y, start) - start
+    return at_most(
+        f"{name}: a column a thousand times smaller, another repeated: fitted values move alike",
+        distance(small @ moved, x @ (irls_step(family, x, y, beta) - beta)),
+        1e-9,
     )
 
 

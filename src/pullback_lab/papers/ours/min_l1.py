@@ -35,6 +35,12 @@ SCALES = np.array([1e0, 1e-2, 1e-4, 1e-8, 1e-16, 1e-32])
 LATE = 40.0
 
 
+def outside_range(x: np.ndarray, vector: np.ndarray) -> float:
+    """The fraction of a vector that is outside the range of Xᵀ."""
+    inside = x.T @ np.linalg.lstsq(x.T, vector, rcond=None)[0]
+    return float(np.linalg.norm(vector - inside) / np.linalg.norm(vector))
+
+
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """An integrated flow against the projection, then the projection for smaller and smaller
     weights.
@@ -43,6 +49,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     near, far, excess, allowed = (np.zeros((seeds, len(SCALES))) for _ in range(4))
     apart = []
     outside = []
+    projection = []
     for seed in range(seeds):
         rng = generator(jax.random.fold_in(key, seed))
         x = rng.standard_normal((4, 12))
@@ -58,10 +65,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         kappa = np.abs(weights[0] ** 2 - weights[1] ** 2)
         dual = lambda w, kappa=kappa: np.arcsinh(2 * np.prod(w, axis=0) / kappa) / 2
         change = dual(end) - dual(weights)
-        outside.append(
-            np.linalg.norm(change - x.T @ np.linalg.lstsq(x.T, change, rcond=None)[0])
-            / np.linalg.norm(change)
-        )
+        outside.append(outside_range(x, change))
         least = np.asarray(l1_interpolant(jnp.asarray(x), jnp.asarray(y)))
         ordinary = np.linalg.pinv(x) @ y
         for i, scale in enumerate(SCALES):
@@ -70,18 +74,21 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                     jnp.asarray(x), jnp.asarray(LATE * y), jnp.zeros(12), jnp.full(12, scale)
                 )
             )
+            missed = distance(x @ beta, LATE * y)
+            projection.append(max(missed, outside_range(x, np.arcsinh(2 * beta / scale))))
             near[seed, i] = 1 - cosine(beta, least)
             far[seed, i] = 1 - cosine(beta, ordinary)
             norm = LATE * np.abs(least).sum()
             excess[seed, i] = np.abs(beta).sum() / norm - 1
             allowed[seed, i] = np.log(12) / np.log(norm / scale)
-    rows = _rows(apart, outside, excess, allowed, near, far)
+    rows = _rows(apart, outside, projection, excess, allowed, near, far)
     return Measured(rows, {"scales": SCALES, "l1": near, "l2": far, "excess": excess})
 
 
 def _rows(
     apart: list[float],
     outside: list[float],
+    projection: list[float],
     excess: np.ndarray,
     allowed: np.ndarray,
     near: np.ndarray,
@@ -99,6 +106,12 @@ def _rows(
             "change of the dual coordinates outside the range of Xᵀ, largest fraction",
             max(outside),
             1e-6,
+        ),
+        at_most(
+            "the projections interpolate, their dual coordinates in the range of Xᵀ: off by",
+            max(projection),
+            1e-8,
+            Role.CONTROL,
         ),
         at_most(
             "l1 norm beyond the least, fraction of the bound log D / log(S/κ), κ ≤ 1e-4: largest",
