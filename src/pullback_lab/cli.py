@@ -126,6 +126,14 @@ def claims() -> None:
 
 
 @app.command()
+def coverage() -> None:
+    """Print, as Markdown, every item of every source with its claims and library functions."""
+    from .papers._coverage import table
+
+    typer.echo(table(), nl=False)
+
+
+@app.command()
 def bench(
     quick: Annotated[
         bool,

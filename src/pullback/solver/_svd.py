@@ -8,6 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.vector import norm
 from ..inverse._base import numerical_zero, respond
 from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 from ._cost import svd_cost
@@ -26,14 +27,26 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
     kept: Array
     kernel: Float[Array, ""]
     spectrum: Spectrum
+    blurred: Float[Array, " k"] | None = None
+    """Singular values that may or may not be rounding of the mean of the rows, and were dropped."""
 
     def solve_lifted(self, r):
-        return self.vt.T @ (self.s * self.h * (self.u.T @ (self.scale * r)))
+        w = self.u.T @ (self.scale * r)
+        return self._decided(self.vt.T @ (self.s * self.h * w), w, 1)
 
     def solve_covector(self, g):
         inside = self.vt @ g
         outside = without(lambda g: self.vt.T @ (self.vt @ g), g)
-        return self.vt.T @ (self.h * inside) + self.kernel * outside
+        found = self.vt.T @ (self.h * inside) + self.kernel * outside
+        return self._decided(found, inside, 2)
+
+    def _decided(self, eta: Array, w: Array, power: int) -> Array:
+        """Return η, or NaN if what was dropped could change it by more than a certificate sees."""
+        if self.blurred is None:
+            return eta
+        lost = norm((self.kernel * self.blurred) ** power * w)
+        least = 10 * float(jnp.finfo(eta.dtype).eps) ** 0.5
+        return jnp.where(lost <= least * norm(eta), eta, jnp.nan)
 
     def damped(self, damping):
         h = damped_filter(self.s, self.kept, damping)
@@ -85,9 +98,12 @@ class SVD(AbstractSolver):
         u, s, vt = thin_svd(rows.scale[:, None] * dense)
         noise = rows.noise
         h, kept, cutoff = respond(inverse, s, rows.shape, noise)
+        blurred = None
         if not inverse.pseudo_inverse:
             # h₀ may be large: digits that are rounding would come back through s h(s).
             zero = numerical_zero(jnp.max(s, initial=0.0), rows.shape)
+            if rows.objective.problem.metric.centred:
+                blurred = jnp.where((s > zero) & (s <= noise), s, 0.0)
             s = jnp.where(s > jnp.maximum(zero, noise), s, 0.0)
         return SVDFactors(
             scale=rows.scale,
@@ -98,4 +114,5 @@ class SVD(AbstractSolver):
             kept=kept,
             kernel=jnp.asarray(inverse.kernel, rows.dtype),
             spectrum=Spectrum.of(s, kept, cutoff),
+            blurred=blurred,
         )
