@@ -70,7 +70,8 @@ DAMPED = {
 }
 CUT = {
     "singular values below 3 % are cut": called(
-        "pullback.natural_gradient", inverse=lambda _: pb.MoorePenrose(rtol=3e-2)
+        "pullback.natural_gradient",
+        inverse=lambda given: pb.MoorePenrose(rtol=3e-2, gauge=getattr(given, "gauge", None)),
     )
 }
 PLAIN = {
