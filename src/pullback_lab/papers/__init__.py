@@ -17,6 +17,7 @@ from ._registry import collect as collect
 
 MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     "invariance": {
+        "generalised_inverse": ("generalised-inverse",),
         "lemma_1": ("lemma-1",),
         "theorem_1": ("theorem-1",),
         "proofs": ("proofs",),
@@ -76,13 +77,15 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "proximal": ("proximal-implicit",),
         "mirror": ("mirror-descent",),
         "approximations": ("proximal-natural", "proximal-newton"),
+        "trust_region": ("trust-region",),
+        "kl": ("kl-divergence",),
         "gaussian": ("gaussian-coordinates",),
         "pullback_metric": ("pullback-metric",),
         "function_distance": ("function-distance",),
         "products": ("products",),
         "bregman": ("bregman-order", "bregman-convex"),
-        "fisher": ("true-fisher",),
-        "units": ("units",),
+        "fisher": ("true-fisher", "fisher-derivation"),
+        "units": ("units", "dimensions"),
         "duality": ("duality",),
         "invariance": ("first-order-invariance", "affine-invariance", "output-layer"),
     },

@@ -3,12 +3,17 @@ multiple of \((1, \dots, 1)\), with closed forms:
 
 \[ \mathrm{KL}(u\|w):\ u \propto w\,e^{-g/\lambda}, \qquad \mathrm{KL}(w\|u):\ u = \lambda w/(g +
 \nu), \qquad \tfrac12\|u - w\|^2:\ u = w - g/\lambda. \]
+
+The divergence of a convex function, \(\rho = D_\varphi\), has \(\nabla_u\rho = \nabla\varphi(u) -
+\nabla\varphi(w)\): a gradient step in the mirror, \(\nabla\varphi(u_\star) = \nabla\varphi(w) -
+g/\lambda\). Here \(\varphi(u) = \sum u\log u - u\) on positive numbers, whose step is \(w\,e^{-g/
+\lambda}\) without the simplex.
 """
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import pullback as pb
 
@@ -16,6 +21,20 @@ from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._numbers import distance, generator
 
 SIZE = 5
+
+
+def negative_entropy(u: Float[Array, " n"]) -> Float[Array, ""]:
+    """φ(u) = Σ u log u - u, with the gradient log u."""
+    return jnp.sum(u * jnp.log(u) - u)
+
+
+MIRRORS = (
+    pb.KLMirror(),
+    pb.ReverseKLMirror(),
+    pb.EuclideanMirror(),
+    pb.BregmanMirror(negative_entropy),
+    pb.BregmanMirror(negative_entropy, inverse=jnp.exp),
+)
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -26,14 +45,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     closed = []
     plain = []
     moved = []
+    bregman = []
     for _ in range(4 * budget.seeds):
         w = rng.dirichlet(np.full(SIZE, 3.0))
         g = rng.standard_normal(SIZE)
         weight = float(rng.uniform(0.5, 2.0))
         problem = pb.Composite(lambda p: p, loss=eqx.Partial(jnp.vdot, jnp.asarray(g)))
-        u, v, x = (
+        u, v, x, *in_mirror = (
             np.asarray(pb.mirror_step(problem, jnp.asarray(w), weight=weight, mirror=mirror).params)
-            for mirror in (pb.KLMirror(), pb.ReverseKLMirror(), pb.EuclideanMirror())
+            for mirror in MIRRORS
         )
         # The gradient of ρ in u plus g/λ must be constant over the coordinates.
         forward.append(float(np.ptp(np.log(u / w) + g / weight)))
@@ -42,6 +62,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         closed.append(distance(u, softmax / softmax.sum()))
         plain.append(distance(x, w - g / weight))
         moved.append(distance(v, u))
+        bregman += [distance(one, w * np.exp(-g / weight)) for one in in_mirror]
     return Measured(
         (
             at_most(
@@ -56,6 +77,11 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 1e-10,
             ),
             at_most("squared distance: it is gradient descent", max(plain), 1e-14),
+            at_most(
+                "D_φ: a gradient step in the mirror ∇φ, by Newton's method and by its inverse",
+                max(bregman),
+                1e-8,
+            ),
             at_least(
                 "the two directions of KL give different steps: smallest difference",
                 min(moved),

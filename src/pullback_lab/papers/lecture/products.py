@@ -1,6 +1,7 @@
 r"""Products with the pullback metric and with the Gauss-Newton Hessian, as programs: one `jvp`, one
 Hessian-vector product on the outputs, one `vjp`. They are the same if \(G_z = H_z\): squared error
-with the Euclidean metric, and \(\varphi = L\) in a Bregman divergence.
+with the Euclidean metric, and \(\varphi = L\) in a Bregman divergence. The first of the two, with
+any divergence, is what `metric.Divergence(rho)` computes.
 """
 
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import jvp, vjp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray
 
@@ -22,19 +24,34 @@ COUNT = X.shape[0]
 
 def hvp(function: Callable, at: Array, v: Array) -> Array:
     """The product of a Hessian with a vector."""
-    return jax.jvp(jax.grad(function), (at,), (v,))[1]
+    return jvp(jax.grad(function), (at,), (v,))[1]
 
 
-def pullback_mvp(f: Callable, rho: Callable, w: Array, v: Array) -> Array:
+# The two listings of the lecture, to the letter.
+
+
+def pullback_mvp(f, rho, w, v):
     """The lecture's product with the pullback metric."""
-    z0, pushed = jax.jvp(f, (w,), (v,))
-    return jax.vjp(f, w)[1](hvp(lambda z: rho(z, z0), z0, pushed))[0]
+    z0, R_z = jvp(f, (w,), (v,))
+    rho_z0 = lambda z: rho(z, z0)
+    R_gz = hvp(rho_z0, z0, R_z)
+    _, f_vjp = vjp(f, w)
+    return f_vjp(R_gz)[0]
 
 
-def gnhvp(f: Callable, loss: Callable, w: Array, v: Array) -> Array:
+def gnhvp(f, L, w, v):
     """The lecture's product with the Gauss-Newton Hessian."""
-    z, pushed = jax.jvp(f, (w,), (v,))
-    return jax.vjp(f, w)[1](hvp(loss, z, pushed))[0]
+    z, R_z = jvp(f, (w,), (v,))
+    R_gz = hvp(L, z, R_z)
+    _, f_vjp = vjp(f, w)
+    return f_vjp(R_gz)[0]
+
+
+def skewed(z: Array, z0: Array) -> Array:
+    """A divergence of one sample that is neither symmetric nor of a family: (z - z0)² times a
+    positive function of both.
+    """
+    return jnp.sum((z - z0) ** 2 * jnp.exp(jnp.sin(z0) + (z - z0) / 3)) / 2
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -47,12 +64,14 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     bregman = lambda z, z0: entropy(z) - entropy(z0) - jnp.vdot(jax.grad(entropy)(z0), z - z0)
     problem = pb.Composite(lambda p, x: logits(p, x), metric=pb.metric.Bernoulli())
     plain = pb.Composite(problem.model, loss=lambda z, y: (z - y) ** 2 / 2)
+    listed = pb.Composite(problem.model, loss=lambda z, y: z, metric=pb.metric.Divergence(skewed))
+    mean_skewed = lambda z, z0: skewed(z, z0) / COUNT
 
     @jax.jit
     def look(v):
         ours = [
             ravel_pytree(pb.pullback(one, PARAMS, (X, LABELS)).flat(unravel(v)))[0]
-            for one in (plain, problem)
+            for one in (plain, problem, listed)
         ]
         gauss = ravel_pytree(pb.generalised_gauss_newton(problem, PARAMS, unravel(v), (X, LABELS)))[
             0
@@ -62,14 +81,17 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             gnhvp(f, squared, w, v),
             pullback_mvp(f, bregman, w, v),
             gnhvp(f, entropy, w, v),
+            pullback_mvp(f, mean_skewed, w, v),
         )
         return [*ours, gauss, *theirs]
 
     found: dict[str, list[float]] = {
-        name: [] for name in ("euclidean", "library", "gauss", "squared", "bregman", "other")
+        name: []
+        for name in ("euclidean", "library", "listing", "gauss", "squared", "bregman", "other")
     }
     for v in generator(key).standard_normal((5 * budget.seeds, w.size)):
-        flat, fisher, gauss, e, s, b, c = (np.asarray(x) for x in look(jnp.asarray(v)))
+        flat, fisher, of_rho, gauss, e, s, b, c, r = (np.asarray(x) for x in look(jnp.asarray(v)))
+        found["listing"].append(distance(of_rho, r))
         found["euclidean"].append(distance(flat, e))
         found["library"].append(distance(fisher, b))
         found["gauss"].append(distance(gauss, c))
@@ -85,6 +107,11 @@ def _rows(found: dict[str, list[float]]) -> tuple[Row, ...]:
         at_most(
             "pullback_mvp, squared distance: pullback(...).flat(v) is the same",
             max(found["euclidean"]),
+            1e-13,
+        ),
+        at_most(
+            "pullback_mvp(f, rho, w, v) of any rho: metric.Divergence(rho) is the same",
+            max(found["listing"]),
             1e-13,
         ),
         at_most(
