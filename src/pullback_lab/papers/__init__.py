@@ -93,6 +93,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "newton_flow": ("newton-flow",),
         "limit_direction": ("limit-direction",),
         "singular_metric": ("singular-metric",),
+        "singularities": ("singularities",),
         "glm": ("glm-irls",),
         "saturation": ("saturation",),
         "parametrisation": ("parametrisation",),

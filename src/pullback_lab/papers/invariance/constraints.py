@@ -4,20 +4,32 @@ penalty are to avoid that.
 Back-projection and clipping do, and so does a penalty that is a barrier, \(-\mu\log\theta\). The
 usual quadratic penalty \(\tfrac s2\,\mathrm{dist}(\theta, C)^2\) does not: for \(L =
 \tfrac12(\theta + 1)^2\) on \(\theta \ge 0\) natural gradient descent with it comes to rest where
-\(\theta + 1 + s\theta = 0\), at \(\theta = -1/(1 + s)\), outside for every strength \(s\).
+\(\theta + 1 + s\theta = 0\), at \(\theta = -1/(1 + s)\), outside for every strength \(s\). An exact
+penalty, \(s\,\mathrm{dist}(\theta, C)\), lies between: above the multiplier of the constraint, here
+1, it comes to rest on the border, and on its way goes outside by a step at most; below, it comes to
+rest outside, at \(s - 1\).
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pullback as pb
 
-from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
 from .._numbers import distance, generator
 
 STRENGTHS = (10.0, 100.0, 1000.0)
 BARRIER = 0.1
+EXACT = 2.0
+"""The strength of the exact penalty: the multiplier is 1."""
+STEPS = 300
+
+
+def rate(count):
+    """Steps that shrink, so that a penalty with a kink can come to rest."""
+    return 0.5 / (1 + count / 10)
 
 
 def covariance(p, x):
@@ -48,6 +60,19 @@ def with_barrier() -> tuple[float, float]:
         p = p - 0.05 * pb.natural_gradient(problem, p).vector
         path.append(float(p[0]))
     return min(path), path[-1]
+
+
+def with_kink(strength: float) -> np.ndarray:
+    """Natural gradient descent with an exact penalty: its path."""
+    problem = pb.Composite(lambda p: p, loss=lambda z: jnp.sum((z + 1) ** 2) / 2)
+    box = pb.constraint.Clipping(0.0, 1e6)
+    optimiser = pb.NaturalGradientDescent(
+        problem, step=pb.step.Fixed(rate), penalty=lambda p: strength * box.violation(p)
+    )
+    start = jnp.array([0.5])
+    walk = lambda carry, _: (optimiser.step(*carry)[:2], carry[0][0])
+    (last, _), path = jax.lax.scan(walk, (start, optimiser.init(start)), None, length=STEPS)
+    return np.append(np.asarray(path), float(last[0]))
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -100,6 +125,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             at_most(
                 "so its violation falls like 1/s, |order + 1|", abs(order + 1), 0.02, Role.CONTROL
             ),
+            *_exact_rows(with_kink(EXACT), with_kink(EXACT / 4)),
             at_most(
                 "a step of 0.5 stays inside and is moved by the rounding of its symmetry at most",
                 inside.correction,
@@ -107,6 +133,31 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 Role.CONTROL,
             ),
         )
+    )
+
+
+def _exact_rows(strong: np.ndarray, weak: np.ndarray) -> tuple[Row, ...]:
+    """The rows on exact penalties, above and below the multiplier."""
+    last = float(rate(STEPS))
+    return (
+        at_most(
+            "an exact penalty, s = 2: how far from the border in the end, in steps",
+            np.abs(strong[-20:]).max() / last,
+            1.5,
+            Role.CONTROL,
+        ),
+        at_least(
+            "on the way it goes outside, by",
+            -strong.min(),
+            1e-3,
+            Role.CONTROL,
+        ),
+        at_most(
+            "an exact penalty below the multiplier, s = 1/2, comes to rest at s - 1, off by",
+            abs(weak[-1] + 1 - EXACT / 4),
+            1e-6,
+            Role.CONTROL,
+        ),
     )
 
 
@@ -126,7 +177,9 @@ CLAIM = Claim(
     run=run,
     remark=(
         "The penalty must be chosen for it: a quadratic one limits the violation, in inverse "
-        "proportion to its strength, and does not avoid it."
+        "proportion to its strength, and does not avoid it. An exact penalty, proportional to the "
+        "distance, ends on the border if it is stronger than the multiplier of the constraint, "
+        "with steps outside on the way."
     ),
     key_number="a penalty that is a barrier: how far inside, all steps",
 )

@@ -125,7 +125,7 @@ def draw(data: Mapping[str, Any]) -> Any:
     for ax, (prefix, title) in zip(axes, titles.items(), strict=True):
         parts = (data[prefix + name] for name in ("function", "quadratic", "parameters"))
         pb.plot.distances(data["positions"], pb.Distance(*parts), axes=ax)
-        ax.set(title=title)
+        ax.set(title=title, ylim=(1e-4, 1e2))
     return figure
 
 
