@@ -9,9 +9,6 @@ For \(\mathrm dL = c\) the natural gradient is \(c\), and the natural parameter 
 model are \((c_1, 0)\) and \((0, c_2)\).
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,8 +18,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
-from .._figure import COLOURS, open_figure
 from .._numbers import generator
+from ._diagrams import draw_projection
 
 DIFFERENTIAL = np.array([0.8, 0.6])
 SMALL = 1e-9
@@ -102,45 +99,20 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             Role.CONTROL,
         ),
     )
-    return Measured(rows, {"gradient": DIFFERENTIAL})
-
-
-def draw(data: Mapping[str, Any]) -> Any:
-    """The plane with two axes, the spans of the two parametrisations; the natural gradient, and its
-    projection on each axis.
-    """
-    figure, axes = open_figure(size=(5.6, 4.2))
-    c = data["gradient"]
-    arrows = (
-        (c, "black", "natural gradient"),
-        (np.array([c[0], 0]), COLOURS[0], "on the span of φ"),
-        (np.array([0, c[1]]), COLOURS[1], "on the span of ψ"),
+    loss = eqx.Partial(jnp.vdot, jnp.asarray(DIFFERENTIAL))
+    projected = [
+        np.asarray(pb.natural_gradient(pb.Composite(f, loss=loss), jnp.zeros(2)).pushforward)
+        for f in (phi, psi)
+    ]
+    directions = [np.linalg.svd(span)[0][:, 0] for span in spans]
+    return Measured(
+        rows,
+        {
+            "gradient": DIFFERENTIAL,
+            "spans": np.stack(directions),
+            "projected": np.stack(projected),
+        },
     )
-    axes.axhline(0, color=COLOURS[0], lw=1, ls="--")
-    axes.axvline(0, color=COLOURS[1], lw=1, ls="--")
-    for vector, colour, label in arrows:
-        axes.quiver(
-            0,
-            0,
-            *vector,
-            color=colour,
-            angles="xy",
-            scale_units="xy",
-            scale=1,
-            width=0.009,
-            label=label,
-            zorder=3,
-        )
-    axes.set(
-        xlim=(-0.3, 1.1),
-        ylim=(-0.3, 0.9),
-        xlabel="$z_1$",
-        ylabel="$z_2$",
-        aspect="equal",
-        title="Two parametrisations that are not proper in 0",
-    )
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
 
 
 CLAIM = Claim(
@@ -158,5 +130,5 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
-    draw=draw,
+    draw=draw_projection,
 )

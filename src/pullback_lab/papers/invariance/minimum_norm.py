@@ -23,6 +23,7 @@ import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_most
 from .._numbers import distance, generator
+from ._diagrams import draw_different
 
 XI = np.array([2.0, 1.0])
 THETA = np.array([1.0, 1.0])
@@ -100,7 +101,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 1e-14,
                 Role.CONTROL,
             ),
-        )
+        ),
+        {
+            "theta": THETA,
+            "xi": XI,
+            "on theta": np.asarray(new.vector),
+            "y_theta": mapped,
+            "y_xi": np.asarray(old.vector),
+            "pushed": np.stack([np.asarray(ng.pushforward) for ng in (new, old)]),
+        },
     )
 
 
@@ -111,7 +120,7 @@ def _off(a, b) -> float:
 CLAIM = Claim(
     name="minimum-norm",
     source="invariance",
-    place="Appendix A.3, (57) to (71)",
+    place="Appendix A.3, (57) to (71), and Figure 6",
     quotation="Evidently we have y_Ξ ≠ y_Θ.",
     statement=(
         "Two parametrisations of a line by two numbers: the natural gradients (3, 3) and (4.8, "
@@ -119,4 +128,5 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
+    draw=draw_different,
 )

@@ -22,6 +22,7 @@ from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, 
 from .._inverses import projector, random_inverse
 from .._numbers import distance, generator
 from ._curved import METRIC, inner, loss, matrix, outer, phi, point
+from ._diagrams import draw_parametrisation, parametrisation
 
 POINTS = 5
 INVERSES = 20
@@ -124,14 +125,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 0.005,
                 Role.CONTROL,
             ),
-        )
+        ),
+        parametrisation(),
     )
 
 
 CLAIM = Claim(
     name="theorem-1",
     source="invariance",
-    place="Theorem 1, (8) and (9)",
+    place="Theorem 1, (8) and (9), and Figure 1",
     quotation="When the tangent vectors ... span the whole tangent space of M at p",
     statement=(
         "Pushed forward to the outputs, the natural parameter gradient is the projection of the "
@@ -141,4 +143,5 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
+    draw=draw_parametrisation,
 )

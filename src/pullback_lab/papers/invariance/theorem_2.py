@@ -19,6 +19,7 @@ import pullback as pb
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._numbers import distance, generator
 from ._curved import INNER, METRIC, loss, matrix, outer, phi, point
+from ._diagrams import draw_two, two_parametrisations
 
 TRIALS = 8
 
@@ -167,14 +168,15 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 0.02,
                 Role.CONTROL,
             ),
-        )
+        ),
+        two_parametrisations(),
     )
 
 
 CLAIM = Claim(
     name="theorem-2",
     source="invariance",
-    place="Theorem 2 (Definition 5), (19)",
+    place="Theorem 2 (Definition 5), (19), and Figure 2",
     quotation="The natural parameter gradient is reparametrisation invariant.",
     statement=(
         "The natural parameter gradient is reparametrisation invariant on the model: changing "
@@ -183,4 +185,5 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
+    draw=draw_two,
 )

@@ -10,6 +10,9 @@ will do for \(\phi\); a metric needs a strictly convex one, and the cross-entrop
 its Hessian has the kernel \((1, \dots, 1)\).
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +21,7 @@ from jaxtyping import PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 from .._numbers import distance, generator
 
 A = np.array([0.3, -0.8, 1.1])
@@ -45,6 +49,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     p, q = (np.exp(z) / np.exp(z).sum() for z in (A, B))
     fisher = np.diag(p) - np.outer(p, p)
     gap = max(abs(float(value) - kl(p, q)) for value in proximal)
+    shown = picture()
     return Measured(
         (
             at_most(
@@ -70,8 +75,46 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 1e-14,
                 Role.CONTROL,
             ),
-        )
+            at_most(
+                "one logit: D_φ is the gap between φ and its tangent, and KL of that order: off by",
+                shown["off"],
+                1e-14,
+                Role.CORRECTED,
+            ),
+        ),
+        shown,
     )
+
+
+def picture() -> dict[str, Any]:
+    """φ(z) = log(1 + e^z), its tangent at z' = -1.5, and the gap at z = 2, in three ways."""
+    at, z = -1.5, 2.0
+    phi = jax.nn.softplus
+    grid = np.linspace(-4.0, 4.0, 161)
+    slope = float(jax.grad(phi)(at))
+    tangent = float(phi(at)) + slope * (grid - at)
+    gap = float(phi(z)) - float(phi(at)) - slope * (z - at)
+    bregman = pb.metric.Bregman(lambda z: phi(z[0])).divergence(jnp.array([z]), jnp.array([at]))
+    p, q = (1 / (1 + np.exp(-x)) for x in (at, z))
+    expected = kl(np.array([p, 1 - p]), np.array([q, 1 - q]))
+    off = max(abs(float(bregman) - gap), abs(float(bregman) - expected))
+    curve = np.asarray(phi(jnp.asarray(grid)))
+    return {"grid": grid, "curve": curve, "tangent": tangent, "ends": [at, z, gap], "off": off}
+
+
+def draw(data: Mapping[str, Any]) -> Any:
+    """A convex function, its tangent at z', and at z the gap between the two: the divergence."""
+    figure, axes = open_figure(size=(5.4, 3.8))
+    at, z, gap = data["ends"]
+    phi = lambda x: float(np.interp(x, data["grid"], data["curve"]))
+    axes.plot(data["grid"], data["curve"], color=COLOURS[0], label="φ(z) = log(1 + e^z)")
+    axes.plot(data["grid"], data["tangent"], "--", color="0.4", label="tangent at z'")
+    axes.plot([at, z], [phi(at), phi(z)], "ko", ms=5)
+    axes.plot([z, z], [phi(z) - gap, phi(z)], color=COLOURS[1], lw=3, label=f"D(z, z') = {gap:.3f}")
+    axes.set(xlabel="z", ylabel="φ", title="A Bregman divergence is the gap above a tangent")
+    axes.set_xticks([-4, at, 0, z, 4], ["-4", "z' = -1.5", "0", "z = 2", "4"])
+    axes.legend(frameon=False)
+    return figure
 
 
 def run_convex(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -171,6 +214,7 @@ CLAIMS = (
             "proximal term is KL(p_u || p_z). The Hessians on the diagonal, and so the metrics, "
             "are the same."
         ),
+        draw=draw,
     ),
     Claim(
         name="bregman-convex",

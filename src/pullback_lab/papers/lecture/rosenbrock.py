@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
+from .._figure import COLOURS, open_figure
 
 START = np.array([-1.2, 1.0])
 
@@ -162,8 +163,33 @@ def run_valley(budget: Budget, key: PRNGKeyArray) -> Measured:
             at_most(
                 "natural gradient, step 1/2, two steps", descend(0.5, 2)[2], 1e-20, Role.CONTROL
             ),
-        )
+        ),
+        {
+            "step": float(sizes[finite[-1]]),
+            "path": path,
+            "across": across,
+            "values": np.sum(np.asarray(jax.vmap(outputs)(jnp.asarray(path))) ** 2, axis=1),
+        },
     )
+
+
+def draw_valley(data: Mapping[str, Any]) -> Any:
+    """Left, contours of the Rosenbrock function and 1000 steps of gradient descent, which jump from
+    one side of the valley to the other. Right, the function against the steps: it stays high.
+    """
+    figure, axes = open_figure(columns=2, size=(5.2, 4.0))
+    x, y = np.meshgrid(np.linspace(-1.6, 1.4, 200), np.linspace(-0.6, 2.2, 200))
+    h = (1 - x) ** 2 + 100 * (y - x**2) ** 2
+    axes[0].contour(x, y, h, levels=np.geomspace(0.3, 1500, 12), colors="0.75", linewidths=0.8)
+    axes[0].plot(*data["path"].T, "o-", color=COLOURS[1], ms=2, lw=0.4, label="gradient descent")
+    axes[0].plot(1, 1, "*", color=COLOURS[2], ms=11, label="minimum")
+    axes[0].plot(*START, "ko", ms=5, label="start")
+    title = f"gradient descent, step {data['step']:.3g}"
+    axes[0].set(xlabel="$x_1$", ylabel="$x_2$", title=title, xlim=(-1.6, 1.4), ylim=(-0.6, 2.2))
+    axes[0].legend(frameon=False, loc="upper center")
+    axes[1].semilogy(data["values"], color=COLOURS[1], lw=1)
+    axes[1].set(xlabel="steps", ylabel="h", title="it gets stuck")
+    return figure
 
 
 def _plain(step: float, steps: int) -> tuple[np.ndarray, float]:
@@ -207,5 +233,6 @@ CLAIMS = (
         ),
         verdict=Verdict.HOLDS,
         run=run_valley,
+        draw=draw_valley,
     ),
 )

@@ -1,0 +1,140 @@
+"""Mutants of the claims that complete the coverage of the first, second and fourth source, and of
+rows that were added to other claims.
+
+The style is that of `test_mutants.py`: claim -> what is broken, and a function that breaks it.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import pytest
+
+import pullback as pb
+from pullback_lab.papers.ours import singularities
+
+PAPERS = "pullback_lab.papers."
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def instead(where: str, value) -> Mutant:
+    """Another object in place of the one at a path."""
+    return lambda patch: patch.setattr(where, value)
+
+
+def without_gauge(*args, inverse=None, original=pb.natural_gradient, **kwargs):
+    """The natural gradient with the Moore-Penrose inverse, whatever inverse is asked for."""
+    return original(*args, **kwargs)
+
+
+def reversed_divergence(self, u, z, original=pb.metric.Categorical.divergence):
+    """KL with its arguments in the other order."""
+    return original(self, z, u)
+
+
+def larger_matrix(self, original=pb.PullbackMetric.matrix):
+    """The metric, 1 % too large."""
+    return 1.01 * original(self)
+
+
+def permuted_only_once(params, rng):
+    """The hidden units permuted on the way in, and not on the way out."""
+    order = rng.permutation(params["b"].size)
+    return {"w": params["w"][:, order], "b": params["b"][order], "v": params["v"]}
+
+
+class DoubledDivergence(pb.metric.Divergence):
+    """The metric of twice a divergence."""
+
+    def matrix(self, z):
+        return 2 * super().matrix(z)
+
+
+class HalfMirror(pb.BregmanMirror):
+    """Half a step in the mirror."""
+
+    def move(self, params, covector):
+        return super().move(params, covector / 2)
+
+
+MUTANTS: dict[str, tuple[str, Mutant]] = {
+    "generalised-inverse": (
+        "the gauge is ignored",
+        instead("pullback.natural_gradient", without_gauge),
+    ),
+    "trust-region": (
+        "damped Newton leaves the Hessian out",
+        instead("pullback.damped_newton_step", pb.linearised_proximal_step),
+    ),
+    "kl-divergence": (
+        "the arguments are reversed",
+        instead("pullback.metric.Categorical.divergence", reversed_divergence),
+    ),
+    "fisher-derivation": (
+        "the targets are those of the data",
+        instead(
+            "pullback.metric.SampledFisher",
+            lambda family, key, draws: pb.metric.EmpiricalFisher(family),
+        ),
+    ),
+    "dimensions": (
+        "units change by the root of their factor",
+        instead("pullback.Units", lambda scale, units=pb.Units: units(jnp.sqrt(scale))),
+    ),
+    "singularities": (
+        "the branches of the tacnode cross",
+        instead(PAPERS + "ours.singularities.tacnode", singularities.crossing),
+    ),
+}
+"""Of claims that are new."""
+
+MORE: dict[str, tuple[str, Mutant]] = {
+    "true-fisher": (
+        "the metric is 1 % too large",
+        instead("pullback.PullbackMetric.matrix", larger_matrix),
+    ),
+    "function-distance": (
+        "hidden units are permuted on the way in only",
+        instead(PAPERS + "lecture.function_distance.twin", permuted_only_once),
+    ),
+    "products": (
+        "the metric of a divergence is twice as large",
+        instead("pullback.metric.Divergence", DoubledDivergence),
+    ),
+    "mirror-descent": (
+        "half a step in the mirror",
+        instead(
+            PAPERS + "lecture.mirror.MIRRORS",
+            (
+                pb.KLMirror(),
+                pb.ReverseKLMirror(),
+                pb.EuclideanMirror(),
+                HalfMirror(lambda u: jnp.sum(u * jnp.log(u) - u)),
+            ),
+        ),
+    ),
+    "constraints": (
+        "the exact penalty comes to rest outside",
+        instead(PAPERS + "invariance.constraints.with_kink", lambda strength: jnp.full(301, -0.1)),
+    ),
+    "proposition-1": (
+        "examine calls every point improper",
+        instead("pullback.Examination.proper", False),
+    ),
+    "figure-eight-numbers": (
+        "the Gram matrix is 1 % too large",
+        instead("pullback.PullbackMetric.matrix", larger_matrix),
+    ),
+    "duality": (
+        "the pairing is 1 % too large",
+        instead(
+            "pullback.CotangentVector.__matmul__",
+            lambda self, v, original=pb.CotangentVector.__matmul__: 1.01 * original(self, v),
+        ),
+    ),
+}
+"""Of rows that are new in claims that have a mutant already."""
+
+INSIDE = {
+    *("kl-divergence", "true-fisher", "products", "figure-eight-numbers", "fisher-derivation"),
+}
+"""Claims whose mutant is a method that compiled programs contain: forget these before and after."""
