@@ -127,9 +127,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """Left, a vector that crosses two contours of a covector: it evaluates to 2. Middle and right, a
-    covector on the outputs, its contours, and those of its pullback on the parameters: the vector
-    and its pushforward cross equally many.
+    """Left, a vector that crosses two contours of a covector: it evaluates to 2. Right, a covector
+    on the outputs as its contours; middle, its pullback on the parameters: the vector and its
+    pushforward cross equally many.
     """
     figure, axes = open_figure(columns=3, size=(4.0, 3.9))
     origin = np.zeros(2)

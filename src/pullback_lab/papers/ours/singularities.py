@@ -240,8 +240,8 @@ def _kinds(gap: float) -> tuple[Row, ...]:
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """Three curves with a singular point in the origin, and for dL = (0.8, 0.75) the natural gradients
-    there: two at a crossing, one at a tacnode, none at a cusp, where its limit is dashed.
+    """Three curves with a singular point in the origin, and for dL = (0.8, 0.75) the natural
+    gradients there: two at a crossing, one at a tacnode, zero at a cusp, where its limit is dashed.
     """
     figure, axes = open_figure(columns=3, size=(3.7, 3.4))
     c = np.array([0.8, 0.75])
