@@ -10,6 +10,10 @@ from .abstract import ABSTRACT
 from .depth import DEPTH
 from .invariance import INVARIANCE
 from .lecture import LECTURE
+from .more import MORE
 from .ours import OURS
 
-MUTANTS: dict[str, dict[str, Mutant]] = INVARIANCE | ABSTRACT | DEPTH | LECTURE | OURS
+MUTANTS: dict[str, dict[str, Mutant]] = {}
+for group in (INVARIANCE, ABSTRACT, DEPTH, LECTURE, OURS, MORE):
+    for name, mutants in group.items():
+        MUTANTS[name] = MUTANTS.get(name, {}) | mutants

@@ -255,6 +255,7 @@ CLAIMS = (
             "F_w = E_x[Jᵀ E_t[Dz Dzᵀ] J] = E_x[Jᵀ Dz Dzᵀ J] = E_x[Dw Dwᵀ], with x from the data."
         ),
         verdict=Verdict.CORRECTED,
+        stands=True,
         run=run_derivation,
         correction=(
             "From the third line on the average over t ~ r(· | x) is missing. Without it, with the "

@@ -1,24 +1,11 @@
-"""Mutants of the claims that complete the coverage of the first, second and fourth source, and of
-rows that were added to other claims.
-
-The style is that of `test_mutants.py`: claim -> what is broken, and a function that breaks it.
-"""
-
-from collections.abc import Callable
+"""Mutants that need functions and classes of their own, of claims of several sources."""
 
 import jax.numpy as jnp
-import pytest
 
 import pullback as pb
 from pullback_lab.papers.ours import singularities
 
-PAPERS = "pullback_lab.papers."
-Mutant = Callable[[pytest.MonkeyPatch], None]
-
-
-def instead(where: str, value) -> Mutant:
-    """Another object in place of the one at a path."""
-    return lambda patch: patch.setattr(where, value)
+from ._tools import PAPERS, Mutant, instead
 
 
 def without_gauge(*args, inverse=None, original=pb.natural_gradient, **kwargs):
@@ -56,7 +43,7 @@ class HalfMirror(pb.BregmanMirror):
         return super().move(params, covector / 2)
 
 
-MUTANTS: dict[str, tuple[str, Mutant]] = {
+PAIRS: dict[str, tuple[str, Mutant]] = {
     "generalised-inverse": (
         "the gauge is ignored",
         instead("pullback.natural_gradient", without_gauge),
@@ -84,10 +71,6 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
         "the branches of the tacnode cross",
         instead(PAPERS + "ours.singularities.tacnode", singularities.crossing),
     ),
-}
-"""Of claims that are new."""
-
-MORE: dict[str, tuple[str, Mutant]] = {
     "true-fisher": (
         "the metric is 1 % too large",
         instead("pullback.PullbackMetric.matrix", larger_matrix),
@@ -132,9 +115,4 @@ MORE: dict[str, tuple[str, Mutant]] = {
         ),
     ),
 }
-"""Of rows that are new in claims that have a mutant already."""
-
-INSIDE = {
-    *("kl-divergence", "true-fisher", "products", "figure-eight-numbers", "fisher-derivation"),
-}
-"""Claims whose mutant is a method that compiled programs contain: forget these before and after."""
+MORE: dict[str, dict[str, Mutant]] = {name: {what: how} for name, (what, how) in PAIRS.items()}
