@@ -63,7 +63,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """Every point, with random inverses."""
     rng = generator(key)
     worst = dict.fromkeys(("generic", "singular", "library", "project", "chart"), 0.0)
-    euclidean = np.inf
+    euclidean = []
     ranks = 0
     problem = pb.Composite(phi, loss=loss, metric=METRIC)
     jacobian = jax.jit(jax.jacfwd(phi))
@@ -94,7 +94,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 worst["chart"],
                 distance(ng.pushforward, ju @ np.linalg.solve(ju.T @ m @ ju, ju.T @ c)),
             )
-        euclidean = min(euclidean, distance(projector(j, np.eye(len(c)), rank) @ ambient, expected))
+        other = projector(j, np.eye(len(c)), rank)
+        euclidean.append(distance(other @ ambient, expected))
     near, wrong = nearly_singular(problem, rng, POINTS * budget.seeds)
     several = f"{INVERSES} random non-symmetric X at {len(places) - 1} points"
     return Measured(
@@ -120,8 +121,8 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                 Role.CONTROL,
             ),
             at_least(
-                "projecting orthogonally in the Euclidean metric misses by",
-                euclidean,
+                "projecting orthogonally in the Euclidean metric misses by, median",
+                np.median(euclidean),
                 0.005,
                 Role.CONTROL,
             ),
