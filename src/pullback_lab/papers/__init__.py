@@ -97,6 +97,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "glm": ("glm-irls",),
         "saturation": ("saturation",),
         "parametrisation": ("parametrisation",),
+        "one_manifold": ("one-manifold",),
         "min_l1": ("min-l1",),
         "masked_completion": ("masked-completion",),
         "peak": ("peak",),
