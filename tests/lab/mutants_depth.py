@@ -6,6 +6,8 @@ from collections.abc import Callable
 import jax
 import pytest
 
+from pullback_lab.papers.depth import _figure_flows
+
 PAPERS = "pullback_lab.papers."
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -35,7 +37,18 @@ def scaled(where: str, factor: float = 1.01, shift: float = 0.0) -> Mutant:
     return mutate
 
 
+def shallow(task, weights, *rest, **options):
+    """The Euclidean flow of the first layer alone."""
+    return EUCLIDEAN_FLOW(task, weights[:1], *rest, **options)
+
+
+EUCLIDEAN_FLOW = _figure_flows.euclidean_flow
+
 MUTANTS: dict[str, tuple[str, Mutant]] = {
+    "depth-margins": (
+        "the networks have one layer",
+        instead(PAPERS + "depth.margins.euclidean_flow", shallow),
+    ),
     "one-manifold": (
         "the natural gradient of diagonal networks leaves the row space by 0.001",
         scaled("pullback.linear.Diagonal.natural_gradient", 1.0, 1e-3),

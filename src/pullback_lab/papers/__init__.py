@@ -45,6 +45,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "theorem_2": ("depth-theorem-2",),
         "theorem_3": ("depth-theorem-3",),
         "theorem_4": ("depth-theorem-4",),
+        "margins": ("depth-margins",),
         "statement_invariance": ("depth-invariance",),
         "statement_completion": ("depth-completion",),
         "normalisation": ("depth-normalisation",),
