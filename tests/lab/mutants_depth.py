@@ -49,6 +49,10 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
         "the networks have one layer",
         instead(PAPERS + "depth.margins.euclidean_flow", shallow),
     ),
+    "depth-low-rank": (
+        "the least nuclear norm is that of the truth",
+        instead(PAPERS + "depth.low_rank.minimum_nuclear_norm", lambda target, mask: (target, 0.0)),
+    ),
     "one-manifold": (
         "the natural gradient of diagonal networks leaves the row space by 0.001",
         scaled("pullback.linear.Diagonal.natural_gradient", 1.0, 1e-3),

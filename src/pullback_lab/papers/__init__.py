@@ -46,6 +46,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "theorem_3": ("depth-theorem-3",),
         "theorem_4": ("depth-theorem-4",),
         "margins": ("depth-margins",),
+        "low_rank": ("depth-low-rank",),
         "statement_invariance": ("depth-invariance",),
         "statement_completion": ("depth-completion",),
         "normalisation": ("depth-normalisation",),
