@@ -68,7 +68,7 @@ def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
         for seed in range(sizes.seeds):
             rng = generator(jax.random.fold_in(key, 1000 * n + seed))
             task = sample_task(rng, n, sizes.dimension, sizes.support)
-            weights = SPREAD * rng.standard_normal((4, sizes.dimension))
+            weights = SPREAD * rng.standard_normal((len(sizes.most), sizes.dimension))
             kept = {}
             for d, depth in enumerate(DEPTHS):
                 run = euclidean_flow(task, weights[:depth], most=sizes.most[d], stiff=sizes.stiff)
