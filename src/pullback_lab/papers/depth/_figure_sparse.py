@@ -22,7 +22,8 @@ from ._figure_flows import (
     sample_task,
 )
 
-DEPTHS = (1, 2, 3, 4)
+RANDOM = 3.0
+"""Standard deviation of the initial logits in the middle panel."""
 EARLY = 10.0
 LATER = 30.0
 """Times of natural gradient flow: with more samples than dimensions, and not more."""
@@ -36,7 +37,7 @@ class Sizes(NamedTuple):
     support: int
     samples: tuple[int, ...]
     most: tuple[int, ...]
-    """The bound on the evaluations of Euclidean flow, by depth."""
+    """The bound on the evaluations of Euclidean flow, for depth 1, 2, ..."""
     stiff: bool
     population_steps: int
     seeds: int
@@ -55,14 +56,15 @@ def natural_time(task: Task) -> float:
 def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
     """Everything the panels show, over seeds."""
     shape = (len(sizes.samples), sizes.seeds)
+    depths = range(1, len(sizes.most) + 1)
     data: dict[str, Any] = {
         "samples": np.array(sizes.samples),
         "dimension": sizes.dimension,
         "support": sizes.support,
     }
-    euclidean = np.full((len(DEPTHS), *shape), np.nan)
-    reached = np.full((len(DEPTHS), *shape), np.nan)
-    fitted = np.full((len(DEPTHS), *shape), np.nan)
+    euclidean = np.full((len(depths), *shape), np.nan)
+    reached = np.full((len(depths), *shape), np.nan)
+    fitted = np.full((len(depths), *shape), np.nan)
     others = {name: np.full(shape, np.nan) for name in ("natural", "population", "least_squares")}
     for i, n in enumerate(sizes.samples):
         for seed in range(sizes.seeds):
@@ -70,7 +72,7 @@ def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
             task = sample_task(rng, n, sizes.dimension, sizes.support)
             weights = SPREAD * rng.standard_normal((len(sizes.most), sizes.dimension))
             kept = {}
-            for d, depth in enumerate(DEPTHS):
+            for d, depth in enumerate(depths):
                 run = euclidean_flow(task, weights[:depth], most=sizes.most[d], stiff=sizes.stiff)
                 euclidean[d, i, seed] = accuracy(run.beta, task.truth)
                 reached[d, i, seed] = run.log_time
@@ -86,7 +88,9 @@ def measure(sizes: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
             )
             if n == sizes.few and seed == 0:
                 data["times"] = TIMES
-                data["logits"] = np.stack([task.x @ natural_flow(task, t) for t in TIMES])
+                # From zero all logits of a class would be one line.
+                start = RANDOM / np.sqrt(sizes.dimension) * rng.standard_normal(sizes.dimension)
+                data["logits"] = np.stack([task.x @ natural_flow(task, t, start) for t in TIMES])
                 data["labels"] = task.y
             if n == max(sizes.samples) and seed == 0:
                 data["coefficients"] = np.stack(
@@ -104,7 +108,11 @@ def contrast(beta: np.ndarray, support: int) -> float:
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """Accuracy, logits, coefficients: the layout of the source."""
+    """Left: test accuracy over the number of samples N, by method, mean and deviation over seeds;
+    the grey line is N = D. Middle: logits of all training samples under the natural flow from a
+    random start, coloured by label; they tend to ±t up to a constant each. Right: coefficients at
+    the largest N, the true support left of the grey line.
+    """
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(13, 4.2), layout="constrained")
@@ -147,8 +155,8 @@ def draw(data: Mapping[str, Any]) -> Any:
 def _accuracies(axes: Any, data: Mapping[str, Any]) -> None:
     samples = data["samples"]
     lines = [
-        (f"Euclidean, L = {depth}", data["euclidean"][d], COLOURS[d], "-")
-        for d, depth in enumerate(DEPTHS)
+        (f"Euclidean, L = {d + 1}", values, COLOURS[d], "-")
+        for d, values in enumerate(data["euclidean"])
     ]
     lines += [
         ("natural, training Fisher", data["natural"], "black", ":"),
