@@ -3,9 +3,10 @@
 import jax.numpy as jnp
 
 import pullback as pb
+from pullback_lab.papers.depth import _figure_flows
 from pullback_lab.papers.ours import singularities
 
-from ._tools import PAPERS, Mutant, instead
+from ._tools import PAPERS, Mutant, instead, scaled
 
 
 def without_gauge(*args, inverse=None, original=pb.natural_gradient, **kwargs):
@@ -43,7 +44,27 @@ class HalfMirror(pb.BregmanMirror):
         return super().move(params, covector / 2)
 
 
+EUCLIDEAN_FLOW = _figure_flows.euclidean_flow
+
+
+def shallow(task, weights, *rest, **options):
+    """The Euclidean flow of the first layer alone."""
+    return EUCLIDEAN_FLOW(task, weights[:1], *rest, **options)
+
+
 PAIRS: dict[str, tuple[str, Mutant]] = {
+    "depth-margins": (
+        "the networks have one layer",
+        instead(PAPERS + "depth.margins.euclidean_flow", shallow),
+    ),
+    "depth-low-rank": (
+        "the least nuclear norm is that of the truth",
+        instead(PAPERS + "depth.low_rank.minimum_nuclear_norm", lambda target, mask: (target, 0.0)),
+    ),
+    "one-manifold": (
+        "the natural gradient of diagonal networks leaves the row space by 0.001",
+        scaled("pullback.linear.Diagonal.natural_gradient", 1.0, 1e-3),
+    ),
     "generalised-inverse": (
         "the gauge is ignored",
         instead("pullback.natural_gradient", without_gauge),
