@@ -55,6 +55,7 @@ MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         "parametrisations": ("depth-parametrisations",),
         "train_fisher": ("depth-train-fisher",),
         "population_fisher": ("depth-test-fisher",),
+        "noisy_labels": ("depth-noisy-labels",),
         "wasserstein": ("depth-wasserstein",),
         "initialisation": ("depth-initialisation",),
         "proliferation": ("depth-proliferation",),

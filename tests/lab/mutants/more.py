@@ -61,6 +61,10 @@ PAIRS: dict[str, tuple[str, Mutant]] = {
         "the least nuclear norm is that of the truth",
         instead(PAPERS + "depth.low_rank.minimum_nuclear_norm", lambda target, mask: (target, 0.0)),
     ),
+    "depth-noisy-labels": (
+        "the interpolant is 1 % too long",
+        scaled(PAPERS + "depth.noisy_labels.l2_interpolant"),
+    ),
     "one-manifold": (
         "the natural gradient of diagonal networks leaves the row space by 0.001",
         scaled("pullback.linear.Diagonal.natural_gradient", 1.0, 1e-3),

@@ -196,7 +196,7 @@ CLAIM = Claim(
         "l2 margin)."
     ),
     verdict=Verdict.CORRECTED,
-    stands=False,
+    stands=True,
     run=run,
     correction=(
         "For L = 1 and 2 it does. For L = 3 and 4 the problem is not convex: the flow comes to a "
