@@ -238,7 +238,7 @@ def test_what_is_imported_is_declared():
     name = lambda line: re.split(r"[<>=!~\[ ]", line)[0].replace("-", "_").lower()
     library = {name(line) for line in project["dependencies"]}
     extras = {name(line) for line in project["optional-dependencies"]["lab"]}
-    known = {"sklearn": "scikit_learn", "jaxlib": "jax"}
+    known = {"sklearn": "scikit_learn", "jaxlib": "jax", "markdown_it": "markdown_it_py"}
     # Imported where they are used, with a message if absent; IPython only by a program inside it.
     optional = {"matplotlib", "rich", "IPython"}
 
