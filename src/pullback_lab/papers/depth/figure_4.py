@@ -238,9 +238,9 @@ CLAIM = Claim(
     run=run,
     correction=(
         "With the Moore-Penrose inverse NGD has the accuracy of least squares for N < D, well "
-        "above chance; it falls to chance at N = D only. Depth 4, followed to a time that stands for "
-        "the 2 million steps or to the bound on evaluations, exceeds depth 1 for N > D. At N = 2.5 D it separates the support "
-        "from the rest about as well as EGD at depth 1."
+        "above chance; it falls to chance at N = D only. Depth 4, followed to a time that stands "
+        "for the 2 million steps or to the bound on evaluations, exceeds depth 1 for N > D. At "
+        "N = 2.5 D NGD separates the support from the rest about as well as EGD at depth 1."
     ),
     draw=draw,
     key_number="left: N < D: NGD (Moore-Penrose) has the accuracy of least squares, difference",

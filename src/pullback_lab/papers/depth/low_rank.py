@@ -1,5 +1,5 @@
-r"""Section 2.2: what Euclidean flow in products of matrices completes a matrix to, compared with the
-completion of least nuclear norm (Arora et al. 2019).
+r"""Section 2.2: what Euclidean flow in products of matrices completes a matrix to, compared with
+the completion of least nuclear norm (Arora et al. 2019).
 
 With many observations both are the truth. With few, the flow trades a larger nuclear norm for a
 smaller effective rank (the exponential of the entropy of the singular values), and more so with

@@ -1,8 +1,8 @@
 r"""What Euclidean flow of a diagonal network of depth L tends to on separable data: the largest
 margin in the quasi-norm \(\ell_{2/L}\), section 2.1, after Soudry et al. and Gunasekar et al.
 
-For L = 1 and 2 the problem \(\min\lVert\beta\rVert_{2/L}\) subject to \(\tilde x_i\cdot\beta \ge 1\)
-is convex. For L > 2 it is not: the theorem of Gunasekar et al. (2018) is about *first-order
+For L = 1 and 2 the problem \(\min\lVert\beta\rVert_{2/L}\) subject to \(\tilde x_i\cdot\beta \ge
+1\) is convex. For L > 2 it is not: the theorem of Gunasekar et al. (2018) is about *first-order
 stationary points*, and there are many. On the support of \(\beta\) they satisfy, with multipliers
 \(\lambda \ge 0\) of the rows of least margin,
 

@@ -1,11 +1,11 @@
 r"""Section 5.1, on Amari et al. (2020): Euclidean descent generalises better from clean labels,
 natural gradient descent may from noisy ones.
 
-Squared loss, linear model, N < D, inputs of covariance \(\Sigma\). From zero, Euclidean flow ends at
-the interpolant of least norm, the natural flow with the population Fisher matrix \(\Sigma\) at that
-of least \(\Sigma\)-norm: \(\beta = Ay\) with \(A = PX^\top(XPX^\top)^{-1}\), \(P = I\) or
-\(\Sigma^{-1}\). For a true \(\beta_\star\) of covariance \(I/D\) and noise of variance \(s^2\) the
-risk on new inputs is, exactly given X,
+Squared loss, linear model, N < D, inputs of covariance \(\Sigma\). From zero, Euclidean flow ends
+at the interpolant of least norm, the natural flow with the population Fisher matrix \(\Sigma\) at
+that of least \(\Sigma\)-norm: \(\beta = Ay\) with \(A = PX^\top(XPX^\top)^{-1}\), \(P = I\) or
+\(\Sigma^{-1}\). For a true \(\beta_\star\) of covariance \(I/D\) and noise of variance \(s^2\)
+the risk on new inputs is, exactly given X,
 
 \[ \tfrac1D\,\mathrm{tr}\,(I - AX)^\top\Sigma(I - AX) \;+\; s^2\,\mathrm{tr}\,A^\top\Sigma A . \]
 """
@@ -23,7 +23,7 @@ from .low_rank import surely
 
 
 def interpolation(x: np.ndarray, spectrum: np.ndarray, natural: bool) -> np.ndarray:
-    """A, column by column, by the interpolants of the library on inputs that are whitened or not."""
+    """A, column by column: interpolants of the library on inputs that are whitened or not."""
     scale = spectrum**-0.5 if natural else np.ones_like(spectrum)
     inputs = jnp.asarray(x * scale)
     columns = jax.vmap(lambda y: l2_interpolant(inputs, y), out_axes=1)(jnp.eye(len(x)))
@@ -87,8 +87,8 @@ CLAIM = Claim(
     ),
     statement=(
         "Squared loss, N < D, isotropic truth: the limit of Euclidean descent has the smaller risk "
-        "from clean labels, that of natural gradient descent with the population Fisher from labels "
-        "that are noisy enough."
+        "from clean labels, that of natural gradient descent with the population Fisher from "
+        "labels that are noisy enough."
     ),
     verdict=Verdict.HOLDS,
     run=run,

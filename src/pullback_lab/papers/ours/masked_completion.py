@@ -131,7 +131,7 @@ def _rows(errors, decays, times, whole, leaks) -> tuple[Row, ...]:
         at_most("depth 2, small weights: error on the others", mean[0], 0.8),
         *(
             at_least(
-                f"depth {i + 2} is better: log of the errors at depth 2 over those at depth {i + 2}, "
+                f"depth {i + 2} is better: log of the errors at depth 2 over depth {i + 2}, "
                 "mean less 2 standard errors",
                 surely(np.log(errors[0] / errors[i])),
                 0.0,
@@ -171,9 +171,9 @@ def _rows(errors, decays, times, whole, leaks) -> tuple[Row, ...]:
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """Error on the entries that are not observed, each mark a seed, lines through the means. Natural
-    flow with the Fisher matrix of the observed entries improves with depth, as Euclidean flow does.
-    With that of all entries (black) it stays at 1. Dashed: the least nuclear norm.
+    """Error on the entries that are not observed, each mark a seed, lines through the means.
+    Natural flow with the Fisher matrix of the observed entries improves with depth, as Euclidean
+    flow does. With that of all entries (black) it stays at 1. Dashed: the least nuclear norm.
     """
     drawing, axes = open_figure(size=(6.0, 4.2))
     lines = (
