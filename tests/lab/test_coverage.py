@@ -1,4 +1,4 @@
-"""The coverage table: claims and functions that exist, every claim somewhere, the page up to date."""
+"""The coverage table: its claims and functions exist, no claim is missing, the page is current."""
 
 import functools
 from pathlib import Path

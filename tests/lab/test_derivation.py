@@ -11,7 +11,8 @@ from pullback_lab.report.derivation import to_html
 
 def test_formulas_words_and_what_must_be_escaped():
     html = to_html(
-        "A *word*, `x < y` & <b>no tag</b>, \\(a < b_i\\):\n\n\\[ v = \\arg\\min_v\nf(v) \\]\n\n- one"
+        "A *word*, `x < y` & <b>no tag</b>, \\(a < b_i\\):\n\n"
+        "\\[ v = \\arg\\min_v\nf(v) \\]\n\n- one"
     )
     assert "<em>word</em>" in html and "<code>x &lt; y</code>" in html
     assert "&lt;b&gt;no tag&lt;/b&gt;" in html and "<li>one</li>" in html

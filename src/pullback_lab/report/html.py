@@ -226,7 +226,8 @@ def _figure(result: Result, folder: Path) -> str:
     data = base64.b64encode(content).decode()
     return (
         f'<figure tabindex="0"><img{wide} width="{width}" height="{height}" alt="{alt}" '
-        f'src="data:image/png;base64,{data}">\n<figcaption>{escape(result.alt)}</figcaption></figure>\n'
+        f'src="data:image/png;base64,{data}">\n'
+        f"<figcaption>{escape(result.alt)}</figcaption></figure>\n"
     )
 
 

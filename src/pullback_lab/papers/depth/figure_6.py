@@ -26,12 +26,14 @@ def sizes(budget: Budget) -> Sizes:
             50,
             5,
             (20, 30, 40, 50, 65, 80, 120, 200),
-            (20000,) * 5,
+            (20000, 20000, 20000, 20000, 100_000),
             True,
             2500,
             seeds(budget, 10),
         )
-    return Sizes(50, 5, (25, 50, 120, 200), (5000,) * 5, True, 1000, seeds(budget, 2))
+    return Sizes(
+        50, 5, (25, 50, 120, 200), (5000, 5000, 5000, 10000, 40000), True, 1000, seeds(budget, 2)
+    )
 
 
 def rows(data: dict[str, Any]) -> Iterator[Row]:
