@@ -2,7 +2,6 @@
 (tests/scripts/made_claims.py), in real processes.
 """
 
-import importlib
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import pullback_lab.cli as cli
 from pullback_lab.cli import app
 from pullback_lab.report import run as _run
 from pullback_lab.report.result import Damaged, load
@@ -32,15 +30,6 @@ cli.REGISTRY = made_claims.REGISTRY
 sys.argv = ["pullback", "reproduce", *sys.argv[1:]]
 cli.main()
 """
-
-
-@pytest.fixture
-def folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("MADE_CLAIMS", str(tmp_path))
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    monkeypatch.delitem(sys.modules, "made_claims", raising=False)
-    monkeypatch.setattr(cli, "REGISTRY", importlib.import_module("made_claims").REGISTRY)
-    return tmp_path
 
 
 @pytest.fixture

@@ -1,25 +1,15 @@
 """`pullback keys`: verdicts from other random keys, resumed, and as a table."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
 import pullback_lab.cli as cli
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
 
 @pytest.fixture
-def keys(monkeypatch, tmp_path):
-    monkeypatch.setenv("MADE_CLAIMS", str(tmp_path))
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    monkeypatch.delitem(sys.modules, "made_claims", raising=False)
-    monkeypatch.setattr(cli, "REGISTRY", importlib.import_module("made_claims").REGISTRY)
+def keys(folder):
     return lambda *words: CliRunner().invoke(
-        cli.app, ["keys", "--out", str(tmp_path / "keys"), *words]
+        cli.app, ["keys", "--out", str(folder / "keys"), *words]
     )
 
 

@@ -128,6 +128,24 @@ def test_graded_rows(shape, weights):
         assert distance(factors.solve_covector(jnp.asarray(g)), expected) < 1e-8
 
 
+def test_graded_rows_of_zeros_take_no_part():
+    rng = np.random.default_rng(0)
+    rows, r, g = rng.standard_normal((4, 6)), rng.standard_normal(4), rng.standard_normal(6)
+    logs = np.array([0.0, -50.0, -5.0, -20.0])
+    alone = graded_factors(jnp.asarray(rows), jnp.asarray(logs), pb.MoorePenrose())
+    # Heavier than the lightest of the others, as its rounding would be.
+    with_zeros = graded_factors(
+        jnp.asarray(np.insert(rows, 1, 0.0, axis=0)),
+        jnp.asarray(np.insert(logs, 1, -3.0)),
+        pb.MoorePenrose(),
+    )
+    assert with_zeros.full and alone.full
+    lifted = with_zeros.solve_lifted(jnp.asarray(np.insert(r, 1, 1e9)))
+    assert distance(lifted, alone.solve_lifted(jnp.asarray(r))) < 1e-13
+    g = jnp.asarray(g)
+    assert distance(with_zeros.solve_covector(g), alone.solve_covector(g)) < 1e-12
+
+
 def test_only_a_pseudo_inverse_that_drops_nothing_takes_graded_rows():
     example = testing.prescribed(4, 4, 7, metric=pb.metric.Bernoulli())
     metric = pb.pullback(*example)

@@ -14,3 +14,20 @@ def open_figure(
 
     figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
     return figure, figure.subplots(rows, columns)
+
+
+def arrow(
+    ax: Any, at: Any, vector: Any, colour: str, label: str = "", width: float = 0.012
+) -> None:
+    """An arrow in the plane, to the scale of the axes."""
+    ax.quiver(
+        *at,
+        *vector,
+        color=colour,
+        angles="xy",
+        scale_units="xy",
+        scale=1,
+        width=width,
+        label=label or None,
+        zorder=3,
+    )

@@ -44,7 +44,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         for seed in range(seeds):
             rng = generator(jax.random.fold_in(key, 1000 * k + seed))
             task = sample_task(rng, size, rank, observed)
-            found, gap = minimum_nuclear_norm(*map(jnp.asarray, (task.truth, task.mask)))
+            found, gap = minimum_nuclear_norm(jnp.asarray(task.truth), jnp.asarray(task.mask))
             least = np.asarray(found)
             gaps.append(float(gap))
             convex[k, seed] = float(effective_rank(found))

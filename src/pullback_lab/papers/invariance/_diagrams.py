@@ -9,26 +9,9 @@ from jaxtyping import Array, Float
 
 import pullback as pb
 
-from .._figure import COLOURS
+from .._figure import COLOURS, arrow
 
 SIDE = 25
-
-
-def arrow(
-    ax: Any, at: Any, vector: Any, colour: str, label: str = "", width: float = 0.012
-) -> None:
-    """An arrow in the plane, to the scale of the axes."""
-    ax.quiver(
-        *at,
-        *vector,
-        color=colour,
-        angles="xy",
-        scale_units="xy",
-        scale=1,
-        width=width,
-        label=label or None,
-        zorder=3,
-    )
 
 
 def space(columns: int, kinds: tuple[bool, ...], size: tuple[float, float]) -> tuple[Any, list]:

@@ -38,7 +38,9 @@ def kl(q: np.ndarray, p: np.ndarray) -> np.ndarray:
 def word_lengths(weights: Sequence[float]) -> np.ndarray:
     """The lengths of the words of Huffman's code."""
     order = itertools.count()
-    heap = [(weight, next(order), (symbol,)) for symbol, weight in enumerate(weights)]
+    heap: list[tuple[float, int, tuple[int, ...]]] = [
+        (weight, next(order), (symbol,)) for symbol, weight in enumerate(weights)
+    ]
     heapq.heapify(heap)
     lengths = np.zeros(len(weights), int)
     while len(heap) > 1:

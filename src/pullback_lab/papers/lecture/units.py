@@ -9,6 +9,7 @@ natural gradient over the weight does not change. The library's types refuse the
 parameters minus a covector is a `TypeError`, parameters minus a vector is not.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -130,7 +131,7 @@ def run_dimensions(budget: Budget, key: PRNGKeyArray) -> Measured:
     nonsense: dict[str, Callable] = {
         "parameters minus a covector": lambda: w - 0.1 * covector,
         "vector plus covector": lambda: vector + covector,
-        "covector paired with a covector": lambda: covector @ covector,
+        "covector paired with a covector": lambda: operator.matmul(covector, covector),
         "vector paired with a vector": lambda: vector @ vector,
         "sharp of a vector": lambda: metric.sharp(vector),
         "flat of a covector": lambda: metric.flat(covector),

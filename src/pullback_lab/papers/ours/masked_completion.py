@@ -96,7 +96,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
                     )
                 )
         task = Completion(task.truth, masks[which])
-        least, _ = minimum_nuclear_norm(*map(jnp.asarray, (task.truth, task.mask)))
+        least, _ = minimum_nuclear_norm(jnp.asarray(task.truth), jnp.asarray(task.mask))
         nuclear[seed] = error(np.asarray(least), task)
         for i, (depth, scale) in enumerate(CASES):
             factors = initial(

@@ -114,8 +114,8 @@ def measure(depth: int, kind: str, field: Callable, rng: np.random.Generator, de
     end = np.prod(follow(field, weights, x, y, np.array([LATE[kind]]))[-1], axis=0)
     closed = 0.0
     if depth == 2 and not dependent:
-        arguments = (x, x @ end, start, psi.mu[0])
-        closed = distance(hyperbolic_projection(*map(jnp.asarray, arguments)), end)
+        x_, s, beta, kappa = map(jnp.asarray, (x, x @ end, start, psi.mu[0]))
+        closed = distance(hyperbolic_projection(x_, s, beta, kappa), end)
     return Found(
         outside(x, psi.gradient(end) - psi.gradient(start)),
         outside(x, end - start),

@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pullback as pb
 
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, equals
-from .._figure import COLOURS, open_figure
+from .._figure import COLOURS, arrow, open_figure
 from .._numbers import distance, generator
 
 INPUTS = jnp.asarray(np.linspace(-2.0, 2.0, 7))
@@ -248,7 +248,7 @@ def draw(data: Mapping[str, Any]) -> Any:
     models = {"crossing": crossing, "tacnode": tacnode, "cusp": cusp}
     for ax, (name, model) in zip(axes, models.items(), strict=True):
         ax.plot(*np.asarray(data["curves"][name]).T, color="0.6", lw=1.5, zorder=1)
-        _arrow(ax, c, "black", "ambient gradient")
+        arrow(ax, (0, 0), c, "black", "ambient gradient")
         if name == "cusp":
             ax.plot(0, 0, "o", color=COLOURS[0], ms=7, label="natural gradient: 0")
             ax.plot([0, c[0]], [0, 0], "--", color=COLOURS[1], lw=2, label="its limit")
@@ -256,24 +256,11 @@ def draw(data: Mapping[str, Any]) -> Any:
             widths = (0.02, 0.009)
             for at, colour, width in zip((0.0, np.pi), COLOURS, widths, strict=False):
                 label = f"at t = {'π' if at else 0}"
-                _arrow(ax, pushforward(model, [at], c), colour, label, width)
+                arrow(ax, (0, 0), pushforward(model, [at], c), colour, label, width)
         ax.set(xlabel="x", ylabel="y", aspect="equal", title=name)
         ax.set(xlim=(-1.1, 1.1), ylim=(-0.8, 1.05))
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8)
     return figure
-
-
-def _arrow(ax: Any, vector: np.ndarray, colour: str, label: str, width: float = 0.012) -> None:
-    ax.quiver(
-        *(0, 0, *vector),
-        color=colour,
-        angles="xy",
-        scale_units="xy",
-        scale=1,
-        width=width,
-        label=label,
-        zorder=3,
-    )
 
 
 CLAIM = Claim(
