@@ -8,10 +8,11 @@ from pathlib import Path
 # Compiling takes nearly all of the time here, and what is compiled runs for a millisecond: do not
 # optimise it. The older generator of loops takes two thirds of the time of the newer one; XLA ends
 # the process at a flag that it does not know.
-FLAGS = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
-if tuple(map(int, version("jaxlib").split(".")[:3])) < (0, 11, 1):
-    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    + " --xla_cpu_use_fusion_emitters=false" * (version("jaxlib") < "0.11.1"),
+)
 # Before NumPy is imported: the threads of LAPACK fight with those of the other workers (see the
 # Makefile).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
