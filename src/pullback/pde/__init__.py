@@ -1,5 +1,10 @@
 """Physics-informed networks: boundary value problems as composite problems."""
 
+from ._derivatives import Jet as Jet
+from ._derivatives import divergence as divergence
+from ._derivatives import gradient as gradient
+from ._derivatives import hessian_vector as hessian_vector
+from ._derivatives import jet as jet
 from ._derivatives import laplacian as laplacian
 from ._derivatives import partial as partial
 from ._derivatives import second as second
