@@ -79,6 +79,19 @@ class Polyak(pb.step.AbstractStep):
         return pb.step.move(sub, sub.curve(d), rate), state
 
 
+class Averaged(pb.AbstractMomentum):
+    """A momentum whose memory is not its direction: the mean of all natural gradient steps."""
+
+    def init(self, size, dtype):
+        return {"sum": jnp.zeros(size, dtype), "count": jnp.zeros((), jnp.int32)}
+
+    def direction(self, sub, memory):
+        return (memory["sum"] - sub.solution) / (memory["count"] + 1).astype(sub.dtype)
+
+    def remember(self, sub, memory, direction):
+        return {"sum": memory["sum"] - sub.solution, "count": memory["count"] + 1}
+
+
 class NormBelow(pb.event.AbstractEvent):
     """An event: the Euclidean norm of the parameters falls to a level."""
 
@@ -177,6 +190,16 @@ def main():
     rate = min(dense.value / pairing, 1.0)
     expected = jax.tree.map(lambda p, v: p - rate * v, params, dense.vector)
     print(f"{'step rule Polyak':<44}error {error(moved, expected):.1e}, rate {record.rate:.3f}")
+
+    pb.testing.check_momentum(Averaged())
+    opt = pb.NaturalGradientDescent(problem, step=0.1, momentum=Averaged())
+    moved, state, _ = opt.step(params, opt.init(params), batch)
+    moved, state, _ = opt.step(moved, state, batch)
+    one = jax.tree.map(lambda p, v: p - 0.1 * v, params, dense.vector)
+    other = pb.testing.reference_natural_gradient(problem, one, batch).vector
+    both = lambda p, v, w: p - 0.05 * (v + w)
+    expected = jax.tree.map(both, one, dense.vector, other)
+    print(f"{'momentum Averaged, two steps':<44}error {error(moved, expected):.1e}")
 
     # The natural gradient flow of ‖θ‖²/2 is θ(t) = θ(0) e^-t.
     start = jnp.asarray([3.0, 4.0])

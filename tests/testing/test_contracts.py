@@ -53,12 +53,36 @@ def test_step_rules_conform(rule):
     assert len(testing.check_step(rule)) >= 6
 
 
+MOMENTA = [
+    pb.HeavyBall(0.7),
+    pb.Spring(0.7, max_step=0.01, corrected=True),
+]
+
+
+@pytest.mark.parametrize("momentum", MOMENTA, ids=lambda x: type(x).__name__)
+def test_momenta_conform(momentum):
+    assert len(testing.check_momentum(momentum)) == 2 * len(SHAPES) + 1
+
+
+def test_a_momentum_whose_memory_depends_on_the_call_is_told():
+    calls = []
+
+    class Impure(pb.AbstractMomentum):
+        def direction(self, sub, memory):
+            calls.append(1)
+            return -len(calls) * sub.solution
+
+    with pytest.raises(AssertionError, match=r"Impure, MoorePenrose, .*: the step"):
+        testing.check_momentum(Impure())
+
+
 def test_every_public_piece_is_checked():
     def public(room, base):
         found = (x for x in vars(room).values() if isinstance(x, type) and issubclass(x, base))
         return {x for x in found if not x.__name__.startswith("Abstract")}
 
     assert {type(x) for x in RULES} == public(pb.step, pb.step.AbstractStep)
+    assert {type(x) for x in MOMENTA} == public(pb.momentum, pb.AbstractMomentum)
     kinds = public(pb.solver, pb.solver.AbstractPreconditioner)
     assert {type(x) for x in PRECONDITIONERS} == kinds
     inverses = public(pb.inverse, pb.inverse.AbstractInverse) - {pb.inverse.Dampable}

@@ -41,7 +41,7 @@ from .._problem.validate import (
 from .._rows.rows import MEMORY
 from ..constraint._penalty import check_places
 from ..inverse._base import AbstractInverse
-from ..momentum._base import AbstractMomentum, as_momentum, remember
+from ..momentum._base import AbstractMomentum, aimed, as_momentum, remember
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from ..step._base import AbstractStep, Move
@@ -152,10 +152,8 @@ class NaturalGradientDescent(HasLoss):
         - `params`: the parameters.
         """
         like = structure(check_point(self.problem, params))
-        size = like.size if self.momentum.remembers else 0
-        return DescentState(
-            jnp.zeros((), jnp.int32), self.rule.init(like.dtype), jnp.zeros(size, like.dtype)
-        )
+        memory = self.momentum.init(like.size, like.dtype)
+        return DescentState(jnp.zeros((), jnp.int32), self.rule.init(like.dtype), memory)
 
     def step(
         self,
@@ -250,9 +248,7 @@ def _step(
         least=opt.rule.least_damping(state.rule),
         careful=careful,
     )
-    if opt.momentum.remembers:
-        previous = state.previous.astype(sub.dtype)
-        sub = sub.aimed(lambda sub: opt.momentum.direction(sub, previous))
+    sub = aimed(opt.momentum, sub, state.previous)
     move, rule = opt.rule.step(sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
@@ -275,7 +271,7 @@ def _step(
     new_state = DescentState(
         count=state.count + 1,
         rule=jax.tree.map(kept, rule, state.rule),
-        previous=remember(opt.momentum, state.previous, move.direction, accepted, failed),
+        previous=remember(opt.momentum, solved, state.previous, move.direction, accepted, failed),
     )
     change = like.ravel(new_params) - like.ravel(params)
     record = _record(state.count, sub, move, stats, result, accepted, change)

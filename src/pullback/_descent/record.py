@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .._base.results import RESULTS, among
 from .._base.show import table
-from .._base.types import Count, Flat, Scalar
+from .._base.types import Count, Scalar
 from . import shown
 
 SOLVERS = ("SVD", "Primal", "Dual", "Krylov", "Blocks")
@@ -30,8 +30,10 @@ class DescentState(eqx.Module):
     """The number of steps made, failed and rejected ones included."""
     rule: Any
     """The state of the step rule."""
-    previous: Flat
-    """The last direction, for the momentum; of size zero if there is none."""
+    previous: Any
+    """What the momentum remembers: the last direction, or what its `remember` returned.
+
+    Of size zero if there is no momentum."""
 
     def __repr__(self) -> str:
         return shown.state(self)

@@ -62,8 +62,9 @@ def state(kept: Any) -> str:
     parts = [f"steps made {number(kept.count, 'd')}"]
     if jax.tree.leaves(kept.rule):
         parts.append(brief(kept.rule))
-    if kept.previous.shape[-1]:
-        parts.append(f"the last direction of size {kept.previous.shape[-1]}")
+    sizes = [x.shape[-1] for x in jax.tree.leaves(kept.previous) if x.ndim]
+    if max(sizes, default=0):
+        parts.append(f"the last direction of size {max(sizes)}")
     return f"DescentState({several(kept.count)}{', '.join(parts)})"
 
 

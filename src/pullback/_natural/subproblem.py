@@ -37,10 +37,22 @@ from .stats import Stats, statistics
 
 
 class Curve(eqx.Module):
-    """t ↦ t d + t² a/2, a displacement of the parameters."""
+    """t ↦ t d + t² a/2, a displacement of the parameters; t is at most `limit`."""
 
     velocity: Flat
     acceleration: Flat | None
+    limit: Scalar | None = None
+    """The largest t, of a momentum that bounds its steps; `None` for no bound."""
+
+    def within(self, t: Scalar | float) -> Scalar:
+        """Return t, or `limit` if t is beyond it.
+
+        **Arguments:**
+
+        - `t`: how far along.
+        """
+        t = jnp.asarray(t, self.velocity.dtype)
+        return t if self.limit is None else jnp.minimum(t, self.limit)
 
     def __call__(self, t: Scalar | float) -> Flat:
         """Return the displacement at t.
@@ -49,7 +61,7 @@ class Curve(eqx.Module):
 
         - `t`: how far along.
         """
-        t = jnp.asarray(t, self.velocity.dtype)
+        t = self.within(t)
         straight = t * self.velocity
         return straight if self.acceleration is None else straight + t * t / 2 * self.acceleration
 
@@ -67,6 +79,8 @@ class Subproblem(eqx.Module):
     constraint: Callable[[Params], Params] | None = None
     aim: Callable[["Subproblem"], Flat] | None = None
     """The direction, of a momentum; `None` for the natural gradient step."""
+    longest: Callable[[Flat], Scalar | None] | None = None
+    """How much of a direction a step may take, of a momentum; `None` for no bound."""
     bend: float | Scalar | None = None
     """The largest ratio of acceleration to velocity of a bent curve; `None` for straight lines."""
 
@@ -137,14 +151,20 @@ class Subproblem(eqx.Module):
         where = lambda s: (s.factorised, s.natural)
         return eqx.tree_at(where, self, (factorised, natural), is_leaf=lambda x: x is None)
 
-    def aimed(self, aim: Callable[["Subproblem"], Flat]) -> "Subproblem":
+    def aimed(
+        self,
+        aim: Callable[["Subproblem"], Flat],
+        longest: Callable[[Flat], Scalar | None] | None = None,
+    ) -> "Subproblem":
         """Return the same subproblem with another direction.
 
         **Arguments:**
 
         - `aim`: the direction as a function of the subproblem.
+        - `longest`: the largest part of a direction that a step may take; defaults to no bound.
         """
-        return eqx.tree_at(lambda s: s.aim, self, aim, is_leaf=lambda x: x is None)
+        where = lambda s: (s.aim, s.longest)
+        return eqx.tree_at(where, self, (aim, longest), is_leaf=lambda x: x is None)
 
     def bent(self, bound: float | Scalar) -> "Subproblem":
         """Return the same subproblem, with curves along which the outputs move straight.
@@ -200,11 +220,12 @@ class Subproblem(eqx.Module):
 
         - `d`: a flat vector.
         """
+        limit = None if self.longest is None else self.longest(d)
         if self.bend is None:
-            return Curve(d, None)
+            return Curve(d, None, limit)
         a = self.acceleration(d)
         small = self.curvature(d, a) <= jnp.asarray(self.bend, self.dtype)
-        return Curve(d, jnp.where(small, a, 0.0))
+        return Curve(d, jnp.where(small, a, 0.0), limit)
 
     def acceleration(self, d: Flat) -> Flat:
         """Return a of `curve`.

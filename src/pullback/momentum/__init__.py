@@ -1,5 +1,5 @@
 """What one step remembers of the last."""
 
 from ._base import AbstractMomentum as AbstractMomentum
-from ._base import HeavyBall as HeavyBall
-from ._base import Spring as Spring
+from ._heavy_ball import HeavyBall as HeavyBall
+from ._spring import Spring as Spring

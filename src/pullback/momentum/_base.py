@@ -1,35 +1,43 @@
-r"""Momentum: what the last step says about the next one.
+r"""The contract of a momentum: what earlier steps say about the next one.
 
-`Spring` (subsampled projected-increment natural gradient): a minibatch determines a step only in
-the directions that its metric sees. Of all steps that minimise the model of this batch, take the
-one nearest to \(\mu\) times the last,
+A momentum has a memory \(m\), proposes a direction \(d(m)\), and bounds how much of the direction a
+step may take:
 
-\[ d = \mu d_- - A^+(r + A\,\mu d_-) , \]
+\[ \theta_{k+1} = \theta_k + \min(t, \bar t(m, d))\,d , \qquad m_{k+1} = \mathrm{remember}(m, d) ,
+\]
 
-so that this batch decides what it can and earlier batches decide the rest (damped, the same with
-\((G + λW)^{-1}A^\top\) in the place of \(A^+\)). \(\mu = 0\) is the natural gradient.
+with \(t\) by the step rule. \(d\) is the direction before the rule took its part of it. By default
+the memory is the last direction, and \(\bar t = \infty\).
 
-`HeavyBall`: \(d = \mu d_- - \delta\), blind to what the metric sees.
-
-\(d_-\) is the last direction, before the step rule took its part of it. A rejected step forgets it,
-or the same direction would be proposed again; a failed step (a NaN in the batch) leaves it alone.
+A rejected step resets the memory to that before the first step, or the same direction would be
+proposed again. A failed step (a NaN in the batch) leaves the memory as it is.
 """
 
 import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from .._base.checks import positive
 from .._base.show import settings
+from .._base.tree import all_finite
 from .._base.types import Flat, Scalar
 from .._natural.subproblem import Subproblem
 
 
 class AbstractMomentum(eqx.Module):
-    """What the last direction does to the next. To write one, give `direction`."""
+    """What earlier steps do to the next. To write one, give `direction`.
+
+    The memory is the last direction. For another one, give `init` and `remember` too.
+
+    ```python
+    class Nesterov(pb.AbstractMomentum):
+        def direction(self, sub, memory):
+            return 0.9 * memory - 1.9 * sub.solution
+    ```
+    """
 
     numbers_are_data: ClassVar[bool] = False
     """Whether fields that are floats may be traced; another number then compiles nothing."""
@@ -37,82 +45,68 @@ class AbstractMomentum(eqx.Module):
     def __repr__(self) -> str:
         return settings(self, first=True)
 
+    def init(self, size: int, dtype: Any) -> PyTree[Array]:
+        """Return the memory before the first step and after a rejected one; defaults to zero.
+
+        The memory is a pytree of arrays with fixed shapes and dtypes.
+
+        **Arguments:**
+
+        - `size`: the number of parameters.
+        - `dtype`: the dtype of its numbers.
+        """
+        return jnp.zeros(size, dtype)
+
     @abc.abstractmethod
-    def direction(self, sub: Subproblem, previous: Flat) -> Flat:
+    def direction(self, sub: Subproblem, memory: Any) -> Flat:
         """Return the direction of the next step.
 
         **Arguments:**
 
         - `sub`: the problem near the point.
-        - `previous`: the last direction; zero before the first step.
+        - `memory`: the memory; unless `remember` is given, the last direction, and zero before the
+            first step.
         """
+
+    def remember(self, sub: Subproblem, memory: Any, direction: Flat) -> Any:
+        """Return the memory after a step; defaults to the direction.
+
+        **Arguments:**
+
+        - `sub`: the problem near the point, damped as the direction is.
+        - `memory`: the memory before the step.
+        - `direction`: the direction that the step took a part of.
+        """
+        return direction
+
+    def limit(self, memory: Any, direction: Flat) -> Scalar | None:
+        """Return the largest part of the direction that a step may take; `None` for no bound.
+
+        **Arguments:**
+
+        - `memory`: the memory before the step.
+        - `direction`: the direction.
+        """
+        return None
 
     @property
     def remembers(self) -> bool:
-        """Whether the last direction is kept at all."""
+        """Whether there is a memory at all."""
         return True
 
 
 class Plain(AbstractMomentum):
     """No momentum: the natural gradient itself."""
 
-    def direction(self, sub, previous):
+    def init(self, size, dtype):
+        return jnp.zeros(0, dtype)
+
+    def direction(self, sub, memory):
         return -sub.solution
 
     @property
     def remembers(self):
         return False
-
-
-class HeavyBall(AbstractMomentum):
-    """Add a multiple of the last direction."""
-
-    mu: float | Scalar
-    numbers_are_data: ClassVar[bool] = True
-
-    def __init__(self, mu: float | Scalar = 0.9):
-        """Choose the momentum.
-
-        **Arguments:**
-
-        - `mu`: at least 0 and below 1.
-        """
-        positive("HeavyBall", "mu", mu, below=1, zero=True)
-        self.mu = mu
-
-    def direction(self, sub, previous):
-        return jnp.asarray(self.mu, sub.dtype) * previous - sub.solution
-
-
-class Spring(AbstractMomentum):
-    """The minimum-norm correction of the last direction."""
-
-    mu: float | Scalar
-    max_norm: float | None
-    numbers_are_data: ClassVar[bool] = True
-
-    def __init__(self, mu: float | Scalar = 0.9, max_norm: float | None = None):
-        """Choose the momentum.
-
-        **Arguments:**
-
-        - `mu`: at least 0 and below 1.
-        - `max_norm`: the largest Euclidean norm of a direction; a longer one is scaled down to it.
-            Defaults to no bound.
-        """
-        positive("Spring", "mu", mu, below=1, zero=True)
-        if max_norm is not None:
-            positive("Spring", "max_norm", max_norm)
-        self.mu = mu
-        self.max_norm = max_norm
-
-    def direction(self, sub, previous):
-        d = sub.correction(jnp.asarray(self.mu, sub.dtype) * previous)
-        if self.max_norm is None:
-            return d
-        size = jnp.linalg.norm(d)
-        longer = size > self.max_norm
-        return d * jnp.where(longer, self.max_norm / jnp.where(longer, size, 1.0), 1.0)
 
 
 def as_momentum(momentum: Any) -> AbstractMomentum:
@@ -126,11 +120,58 @@ def as_momentum(momentum: Any) -> AbstractMomentum:
     return momentum
 
 
+def aimed(momentum: AbstractMomentum, sub: Subproblem, memory: Any) -> Subproblem:
+    """Return the subproblem with the direction of a momentum, and with its bound."""
+    if not momentum.remembers:
+        return sub
+    name, size = type(momentum).__name__, sub.evaluation.rows.shape[1]
+    memory = _cast(memory, sub.dtype)
+
+    def direction(sub: Subproblem) -> Flat:
+        found: Any = momentum.direction(sub, memory)
+        if not eqx.is_array(found) or found.shape != (size,):
+            got = f"an array of shape {found.shape}" if eqx.is_array(found) else type(found)
+            raise ValueError(
+                f"{name}.direction(sub, memory) must return a flat vector of shape ({size},), got "
+                f"{got}. What is kept for the next step is returned by `remember(sub, memory, "
+                "direction)`."
+            )
+        return found.astype(sub.dtype)
+
+    return sub.aimed(direction, lambda d: momentum.limit(memory, d))
+
+
 def remember(
-    momentum: AbstractMomentum, old: Flat, direction: Flat, accepted: Array, failed: Array
-) -> Flat:
-    """Return the direction to keep: the new one, zero if rejected, the old one after a failure."""
+    momentum: AbstractMomentum,
+    sub: Subproblem,
+    old: Any,
+    direction: Flat,
+    accepted: Array,
+    failed: Array,
+) -> Any:
+    """Return the memory to keep: the new one, the first if rejected, the old one after a failure.
+
+    A memory that is not finite is replaced by the first one.
+    """
     if not momentum.remembers:
         return old
-    new = jnp.where(jnp.all(jnp.isfinite(direction)), direction.astype(old.dtype), 0.0)
-    return jnp.where(failed, old, jnp.where(accepted, new, 0.0))
+    new = momentum.remember(sub, _cast(old, sub.dtype), direction)
+    shapes = lambda tree: (jax.tree.structure(tree), [jnp.shape(x) for x in jax.tree.leaves(tree)])
+    if shapes(new) != shapes(old):
+        name = type(momentum).__name__
+        raise ValueError(
+            f"{name}.remember must return a memory with the structure and shapes of "
+            f"{name}.init(size, dtype): {shapes(old)}, got {shapes(new)}. Give `init` too."
+        )
+    first = momentum.init(sub.evaluation.rows.shape[1], sub.dtype)
+    kept = accepted & all_finite(new)
+
+    def leaf(old, new, first):
+        return jnp.where(failed, old, jnp.where(kept, new, first).astype(old.dtype))
+
+    return jax.tree.map(leaf, old, new, first)
+
+
+def _cast(memory: Any, dtype: Any) -> Any:
+    """Return a memory with its floating leaves in the dtype of the linear algebra."""
+    return jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, memory)

@@ -155,13 +155,13 @@ def move(
 
     - `sub`: the problem near the point, damped as the direction is.
     - `curve`: what `sub.curve` returned.
-    - `rate`: how far along it.
+    - `rate`: how far along it; at most `curve.limit`, if a momentum bounds the step.
     - `value`: the loss there; defaults to an evaluation.
     - `accepted`: whether to go there.
     - `trials`: how many points were tried.
     """
     dtype = sub.dtype
-    rate = jnp.asarray(rate, dtype)
+    rate = curve.within(rate).astype(dtype)
     displacement = curve(rate)
     value = sub.value_at(displacement) if value is None else value
     bent = curve.acceleration

@@ -75,7 +75,8 @@ class LineSearch(AbstractStep):
             t, value, trials = carry
             return (trials < self.max_trials) & ~good(t, value)
 
-        first = attempt((jnp.asarray(self.initial, dtype), sub.value, jnp.zeros((), jnp.int32)))
+        start = curve.within(jnp.asarray(self.initial, dtype))
+        first = attempt((start, sub.value, jnp.zeros((), jnp.int32)))
         t, value, trials = jax.lax.while_loop(again, attempt, first)
         return move(sub, curve, t, value, good(t, value), trials), state
 

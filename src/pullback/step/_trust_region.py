@@ -125,7 +125,7 @@ class TrustRegion(AbstractStep):
         dtype = sub.dtype
         bound = (state * state / 2).astype(dtype)
         length = sub.norm(curve.velocity)
-        limit = jnp.asarray(jnp.inf if self.extend else 1.0, dtype)
+        limit = curve.within(jnp.inf if self.extend else 1.0)
         tiny = jnp.finfo(dtype).tiny
 
         def again(search: Search):
@@ -153,7 +153,8 @@ class TrustRegion(AbstractStep):
         # Without a border (no direction, or a divergence that stays below the bound), it is the
         # natural gradient itself.
         border = jnp.isfinite(search.beyond) | (search.low >= CLOSE * bound)
-        t = jnp.where(border, search.inside, 1.0)
+        border = border | (search.inside >= limit)
+        t = curve.within(jnp.where(border, search.inside, 1.0))
         value = sub.value_at(curve(t))
         tried = move(sub, curve, t, value, value <= sub.value, jnp.maximum(search.trials, 1))
         if self.extend:

@@ -5,6 +5,7 @@ from ._filters import random_filter as random_filter
 from ._invariance import assert_invariant as assert_invariant
 from ._inverse import check_inverse as check_inverse
 from ._metric import check_metric as check_metric
+from ._momentum import check_momentum as check_momentum
 from ._preconditioner import check_preconditioner as check_preconditioner
 from ._problems import Example as Example
 from ._problems import Model as Model
