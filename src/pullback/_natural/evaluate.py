@@ -17,6 +17,7 @@ from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._base.vector import norm, probe
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
+from .._problem.paired import paired
 from .._problem.validate import check_inputs, check_outputs, check_state
 from .._rows.linearise import Linearisation, linearise
 from .._rows.rows import Rows, rows_at
@@ -85,16 +86,17 @@ def evaluate(
     objective = problem.at(batch)
     if metric_batch is None:
         rows = rows_at(objective, params, strategy.memory)
-        linear = rows.linear
+        linear, objective = rows.linear, rows.objective
     else:
         check_inputs(metric_batch)
         rows = rows_at(problem.at(metric_batch), params, strategy.memory)
         moving, carried = split(params)
-        model = lambda p: objective.outputs_and_state(eqx.combine(p, carried))
+        model = lambda p, given=objective: given.outputs_and_state(eqx.combine(p, carried))
         linear = linearise(model, moving, rows.structure, has_state=True)
+        objective = paired(objective, linear.pairs)
         check_outputs(objective, linear.outputs)
     check_state(params, linear.state)
-    value, c = problem.value_and_differential(linear.outputs, objective.batch)
+    value, c = objective.problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
         lifted = lift(rows, c, strategy.inverse, problem.loss is None, careful)
@@ -105,7 +107,7 @@ def evaluate(
     if penalty is not None:
         moving, carried = split(params)
         more, p = jax.value_and_grad(lambda p: penalty(eqx.combine(p, carried)))(moving)
-        p = rows.structure.ravel(p).astype(rows.dtype)
+        p = rows.structure.ravel_covector(p).astype(rows.dtype)
         value = value + more.astype(value.dtype)
         covector = covector + p
         outside = p if outside is None else outside + p

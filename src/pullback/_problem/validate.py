@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._base.stateful import Stateful
-from .._base.tree import has_half, is_half, refuse_complex, split, structure
+from .._base.tree import has_half, is_half, split, structure
 from .._base.types import Outputs, Params
 from .batch import Batch, as_batch, sample_count
 from .composite import Composite, Objective, check_stateful
@@ -80,12 +80,11 @@ def check_point(problem: Composite, params: Params) -> Params:
 def check_params(params: Params) -> Params:
     """Return the parameters as JAX arrays of at least float32; raise if nothing can move."""
     params = _arrays(params)
-    refuse_complex(params, "params")
     if not jax.tree.leaves(split(params)[0]):
         leaves = jax.tree.leaves(params)
         kinds = sorted({str(getattr(x, "dtype", type(x).__name__)) for x in leaves})
         raise ValueError(
-            f"params has no floating array among its leaves ({', '.join(kinds) or 'none at all'}); "
+            f"params has no floating or complex array among its leaves ({', '.join(kinds) or 'none at all'}); "
             "integers and Python numbers are carried as constants. Convert what should move: "
             "jnp.asarray(x, float)."
         )
@@ -106,21 +105,14 @@ def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
 
 
 def check_inputs(batch: Batch) -> None:
-    """Raise a `ValueError` if inputs are complex or leading axes disagree."""
-    # Complex targets are data: the loss, which is real, is differentiated in the outputs only.
-    refuse_complex(batch.inputs, "batch inputs")
+    """Raise a `ValueError` if leading axes disagree."""
     sample_count(batch)
 
 
 def check_outputs(objective: Objective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
     arrays = [x for x in jax.tree.leaves(outputs) if hasattr(x, "dtype")]
-    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays):
-        raise ValueError(
-            "the outputs of the model are complex: return real and imaginary parts, e.g. "
-            "jnp.stack([z.real, z.imag], -1)."
-        )
-    if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in arrays):
+    if not any(jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays):
         raise ValueError("the model returns no floating array: nothing to differentiate.")
     short = sorted({str(x.dtype) for x in arrays if is_half(x.dtype)})
     if short:

@@ -19,6 +19,7 @@ from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.paired import paired
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
 from .block_root import BlockRoot
@@ -349,11 +350,12 @@ def scatter(x: Array, order: np.ndarray) -> Array:
 
 def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
     """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
-    problem, batch = objective.problem, objective.batch
     like = structure(params)
     moving, carried = split(params)
-    model = lambda p: objective.outputs_and_state(eqx.combine(p, carried))
+    model = lambda p, given=objective: given.outputs_and_state(eqx.combine(p, carried))
     linear = linearise(model, moving, like, has_state=True)
+    objective = paired(objective, linear.pairs)
+    problem, batch = objective.problem, objective.batch
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, linear.outputs)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
