@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._base.pairs import Pairs, real_dtype
 from .._base.part import Part
 from .._base.results import RESULTS, among, failed
-from .._base.pairs import Pairs, real_dtype
 from .._base.tree import all_finite, split
 from .._base.types import Flat, Outputs, Params
 from .._problem.batch import Batch
