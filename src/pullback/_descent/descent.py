@@ -177,7 +177,7 @@ class NaturalGradientDescent(HasLoss):
         - `metric_batch`: what the metric is averaged over in this step; defaults to the
             `metric_batch` of the optimiser.
         - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
-            one; `as_optax` passes one.
+            one; `as_optax` passes one. Complex leaves are as `jax.grad` returns them.
         """
         arguments = self._arguments(params, state, batch, metric_batch, gradient)
         traced = is_traced(arguments)
@@ -244,7 +244,7 @@ def _step(
         metric_batch,
         penalty=opt.penalty,
         constraint=opt.constraint,
-        covector=None if gradient is None else like.ravel(gradient),
+        covector=None if gradient is None else like.ravel_covector(gradient),
         least=opt.rule.least_damping(state.rule),
         careful=careful,
     )

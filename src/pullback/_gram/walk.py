@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from .._base.pairs import is_complex
 from .._compat.jaxpr import (
     JaxEquation,
     Loop,
@@ -50,8 +51,14 @@ class Use(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """The number of positions, iterations of loops included."""
-        return self.product.positions * math.prod(self.loops)
+        """The number of positions, iterations of loops included; two for a complex one."""
+        parts = 2 if self.complex and not self.product.codes else 1
+        return parts * self.product.positions * math.prod(self.loops)
+
+    @property
+    def complex(self) -> bool:
+        """Whether the product is complex (`factors.py`)."""
+        return is_complex(self.dtype)
 
 
 class Walk(NamedTuple):

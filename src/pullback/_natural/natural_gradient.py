@@ -82,13 +82,13 @@ def compute(
     """Return the natural gradient, a pure function of arrays."""
     sub = subproblem(problem, params, batch, strategy, metric_batch, careful=careful)
     stats, result = sub.judge(check_samples)
-    evaluation = sub.evaluation
+    evaluation, linear = sub.evaluation, sub.evaluation.linear
     like = evaluation.rows.structure
     return NaturalGradient(
         vector=like.unravel(sub.solution),
         value=evaluation.value,
-        covector=like.unravel(evaluation.covector),
-        pushforward=evaluation.linear.pushforward(sub.solution.astype(like.dtype)),
+        covector=like.unravel_covector(evaluation.covector),
+        pushforward=linear.own(linear.pushforward(sub.solution.astype(like.dtype))),
         result=result,
         stats=stats,
         losses=evaluation.losses,

@@ -14,12 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._base.pairs import Pairs, real_dtype
 from .._base.part import Part
 from .._base.results import RESULTS, among, failed
 from .._base.tree import all_finite, split
 from .._base.types import Flat, Outputs, Params
 from .._problem.batch import AnyBatch, Batch
 from .._problem.composite import Composite, Objective
+from .._problem.paired import paired
 from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import is_traced
 from .._rows.block_root import BlockRoot
@@ -207,8 +209,10 @@ def _nudged(params: Params, moved: Array) -> Params:
     moving, carried = split(params)
 
     def nudge(leaf):
-        pattern = 1 + jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape) / 2
-        return jnp.where(moved, leaf + 0.01 * pattern * (1 + jnp.abs(leaf)), leaf)
+        numbers = jnp.arange(leaf.size, dtype=real_dtype(leaf.dtype))
+        pattern = 1 + jnp.cos(numbers).reshape(leaf.shape) / 2
+        change = 0.01 * pattern * (1 + jnp.abs(leaf))
+        return jnp.where(moved, leaf + change.astype(leaf.dtype), leaf)
 
     return eqx.combine(jax.tree.map(nudge, moving), carried)
 
@@ -292,7 +296,7 @@ def _bad_leaves(tree, name: str) -> str:
 
 
 def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
-    objective, metric = problem.at(batch), problem.metric
+    objective, metric = _real(problem, params, batch), problem.metric
     bad = np.flatnonzero(~np.asarray(admitted(objective, objective.outputs(params))))
     if not bad.size or not isinstance(metric, AbstractLikelihood):
         return ""
@@ -304,8 +308,14 @@ def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
     return f" Sample {bad[0]}: {target!r}; {name} admits {metric.support}. {bad.size} in all."
 
 
-def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
+def _real(problem: Composite, params: Params, batch: Batch) -> Objective:
+    """Return the problem on a batch, with pairs in the place of complex outputs."""
     objective = problem.at(batch)
+    return paired(objective, (Pairs.of(objective.outputs(params)),))
+
+
+def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
+    objective = _real(problem, params, batch)
     outputs = objective.outputs(params)
     (rows,) = rows_at(objective, params).terms
     if bool(rows.root.is_finite):

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from .._base.checks import takes
 from .._base.functions import canonical
+from .._base.pairs import Pairs, real_pairs
 from .._base.stateful import Stateful
 from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
@@ -214,9 +215,10 @@ class Composite(AbstractProblem):
             raise ValueError(
                 f"loss was left out, so the batch{without} must have targets: {wanted}."
             )
+        outputs, targets = real_outputs(outputs, batch.targets)
         if batch.inputs is None:
-            return metric.negative_log_likelihood(outputs, batch.targets)
-        losses = jax.vmap(metric.negative_log_likelihood)(outputs, batch.targets)
+            return metric.negative_log_likelihood(outputs, targets)
+        losses = jax.vmap(metric.negative_log_likelihood)(outputs, targets)
         return self.measure.total(losses)
 
     @property
@@ -298,6 +300,9 @@ class Objective(AbstractObjective):
     def pack(self, parts: tuple[Any, ...]) -> Any:
         return parts[0]
 
+    def with_terms(self, terms: tuple[Any, ...]) -> "Objective":
+        return terms[0]
+
     @property
     def count(self) -> int:
         """N, the number of samples; 1 for a model without data."""
@@ -334,15 +339,23 @@ class Objective(AbstractObjective):
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
         """Return the divergence of outputs from others, averaged as the metric is."""
         metric = self.problem.metric
+        moved = real_pairs(moved)
+        outputs, targets = real_outputs(outputs, self.batch.targets)
         if not self.has_data:
-            return jnp.asarray(self.observed.divergence(moved, outputs))
-        arrays, rest = eqx.partition((moved, outputs, self.batch.targets), eqx.is_array)
+            return jnp.asarray(metric.observe(targets, jnp.asarray(0)).divergence(moved, outputs))
+        arrays, rest = eqx.partition((moved, outputs, targets), eqx.is_array)
 
         def one(sample, index):
             u, z, y = eqx.combine(sample, rest)
             return jnp.asarray(metric.observe(y, index).divergence(u, z))
 
         return self.problem.measure.total(jax.vmap(one)(arrays, jnp.arange(self.count)))
+
+
+def real_outputs(outputs: Outputs, targets: Any) -> tuple[Outputs, Any]:
+    """Return outputs as metrics take them, pairs in the place of complex numbers, and targets."""
+    pairs = Pairs.of(outputs)
+    return (outputs, targets) if pairs is None else (pairs.real(outputs), real_pairs(targets))
 
 
 def without_loss(problem: AbstractProblem) -> Any:

@@ -237,6 +237,10 @@ class TermsObjective(AbstractObjective):
     def pack(self, parts: tuple[Any, ...]) -> Any:
         return self.problem.form.pack(parts)
 
+    def with_terms(self, terms: tuple[Objective, ...]) -> "TermsObjective":
+        problems = tuple(term.problem for term in terms)
+        return TermsObjective(eqx.tree_at(lambda t: t.terms, self.problem, problems), terms)
+
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
         pairs = zip(self.terms, self.parts(moved), self.parts(outputs), strict=True)
         return _sum(self.weights, [term.divergence(u, z) for term, u, z in pairs])

@@ -13,13 +13,15 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from .._base.checks import integer, positive
+from .._base.pairs import Pairs
 from .._base.results import RESULTS, successful_if
 from .._base.tree import structure
 from .._base.types import Flat, OutputVector, Params, Scalar
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
 from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.composite import Composite, Objective
+from .._problem.paired import paired
 from .._problem.validate import validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
@@ -290,7 +292,14 @@ def _output(
 
 def _ambient(point: Point, z: Any) -> OutputVector:
     """Return M⁺c, the ambient gradient of the loss at the outputs."""
-    objective = point.objective
+    pairs = Pairs.of(z)
+    if pairs is not None:
+        return pairs.whole(_real_ambient(point, paired(point.objective, (pairs,)), pairs.real(z)))
+    return _real_ambient(point, point.objective, z)
+
+
+def _real_ambient(point: Point, objective: Objective, z: Any) -> OutputVector:
+    """Return M⁺c for real outputs."""
     problem, metric = objective.problem, objective.problem.metric
     _, c = problem.value_and_differential(z, objective.batch)
     if not objective.has_data:

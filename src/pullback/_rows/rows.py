@@ -20,6 +20,7 @@ from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.paired import paired
 from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
@@ -310,16 +311,18 @@ def term_rows(
 
 def linearise_at(
     objective: AbstractObjective, params: Params
-) -> Linearisation | StackedLinearisation:
-    """Linearise the models of all terms at a point."""
-    parts = _linearised(objective, params)
-    return StackedLinearisation(objective, parts) if objective.labels else parts[0]
+) -> tuple[AbstractObjective, Linearisation | StackedLinearisation]:
+    """Linearise the models of all terms at a point; the objective returned has real outputs."""
+    objective, parts = _linearised(objective, params)
+    linear = StackedLinearisation(objective, parts) if objective.labels else parts[0]
+    return objective, linear
 
 
 def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) -> Rows:
     """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
-    pairs = zip(objective.terms, _linearised(objective, params), strict=True)
-    terms = tuple(term_rows(term, params, part, memory) for term, part in pairs)
+    objective, parts = _linearised(objective, params)
+    both = zip(objective.terms, parts, strict=True)
+    terms = tuple(term_rows(term, params, part, memory) for term, part in both)
     if not objective.labels:
         return terms[0]
     dtype = coarsest_dtype(*(term.dtype for term in terms))
@@ -327,13 +330,16 @@ def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) 
     return StackedRows(objective, tuple(term.weighed(weight, dtype) for term, weight in weighed))
 
 
-def _linearised(objective: AbstractObjective, params: Params) -> tuple[Linearisation, ...]:
-    """Linearise the model of each term, and check the shapes of its outputs."""
+def _linearised(
+    objective: AbstractObjective, params: Params
+) -> tuple[AbstractObjective, tuple[Linearisation, ...]]:
+    """Linearise the model of each term, check its outputs, and take complex ones as pairs."""
     moving, carried = split(params)
     like, parts = structure(params), []
     for term in objective.terms:
         model = lambda p, term=term: term.outputs_and_state(eqx.combine(p, carried))
         parts.append(linearise(model, moving, like, has_state=True))
+    objective = paired(objective, tuple(part.pairs for part in parts))
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, objective.pack(tuple(part.outputs for part in parts)))
-    return tuple(parts)
+    return objective, tuple(parts)

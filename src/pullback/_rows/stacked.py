@@ -55,6 +55,16 @@ class StackedLinearisation(eqx.Module):
         """J v."""
         return self.objective.pack(tuple(part.pushforward(v) for part in self.parts))
 
+    def own(self, outputs: Outputs) -> Outputs:
+        """Outputs, or a vector there, as the models return them: complex where they do."""
+        both = zip(self.parts, self.objective.parts(outputs), strict=True)
+        return self.objective.pack(tuple(part.own(own) for part, own in both))
+
+    def real(self, vector: OutputVector) -> OutputVector:
+        """The inverse of `own`."""
+        both = zip(self.parts, self.objective.parts(vector), strict=True)
+        return self.objective.pack(tuple(part.real(own) for part, own in both))
+
     def pull(self, c: OutputCovector) -> Flat:
         """Jᵀ c, of the terms that are present."""
         pulled = []
