@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .factors import Factors
 
@@ -35,21 +35,29 @@ def tile_count(samples: int, rows: int, dtype: Any, positions: int = 1) -> int:
 
 
 def kernel(factors: Factors) -> Float[Array, "m m"]:
-    """The lower triangle of K; entries above the diagonal tiles are zero.
+    """The lower triangle of K; entries above the diagonal tiles are zero."""
+    after = next((x for x in (*factors.d, factors.rows) if x.size), factors.rows)
+    return by_tiles(factors, pairs, factors, after)
 
-    It is computed as the transpose of the upper triangle: LAPACK wants columns, so that the
+
+def by_tiles(
+    samples: PyTree, tile: Callable[[Any, Any], Array], factors: Factors, after: Array
+) -> Float[Array, "m m"]:
+    """The lower triangle of a kernel whose tiles are a function of two sets of samples.
+
+    The factors tell its shape; it is allocated after an array is computed. It is computed as the transpose of the upper triangle: LAPACK wants columns, so that the
     transpose costs nothing, where a copy would cost as much as the products.
     """
     n, q, _ = factors.rows.shape
-    m = n * q
-    tiles = tile_count(n, m, factors.rows.dtype, max([1, *(d.shape[2] for d in factors.d)]))
+    m, dtype = n * q, factors.rows.dtype
+    tiles = tile_count(n, m, dtype, max([1, *(d.shape[2] for d in factors.d)]))
     count = -(-n // tiles)
 
     # A slice that would reach beyond the end begins earlier, both where it is read and where it is
     # written. Some entries of the last tile are therefore computed twice.
     def cut(index):
         return jax.tree.map(
-            lambda x: jax.lax.dynamic_slice_in_dim(x, index * count, count), factors
+            lambda x: jax.lax.dynamic_slice_in_dim(x, index * count, count), samples
         )
 
     def column(j, out):
@@ -57,17 +65,14 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
 
         def put(i, out):
             return jax.lax.dynamic_update_slice(
-                out, _tile(cut(i), mine), (i * count * q, j * count * q)
+                out, tile(cut(i), mine), (i * count * q, j * count * q)
             )
 
         return jax.lax.fori_loop(0, j + 1, put, out)
 
     # A zero that depends on the factors. Otherwise XLA allocates K before the factors are computed,
     # beside everything that they are computed from.
-    one = [x for x in (*factors.d, factors.rows) if x.size][:1]
-    zero = (
-        jnp.minimum(jnp.abs(one[0].ravel()[0]), 0.0) if one else jnp.zeros((), factors.rows.dtype)
-    )
+    zero = jnp.minimum(jnp.abs(after.ravel()[0]), 0.0) if after.size else jnp.zeros((), dtype)
     return jax.lax.fori_loop(0, tiles, column, jnp.broadcast_to(zero, (m, m))).T
 
 
@@ -81,12 +86,12 @@ def diagonal_blocks(factors: Factors) -> Float[Array, "n q q"]:
 
     def one(factors):
         alone = jax.tree.map(lambda x: x[None], factors)
-        return _tile(alone, alone)
+        return pairs(alone, alone)
 
     return jax.lax.map(one, factors)
 
 
-def _tile(one: Factors, other: Factors) -> Array:
+def pairs(one: Factors, other: Factors) -> Float[Array, "nq nq"]:
     """K between two sets of samples."""
     n, q, size = one.rows.shape
     total = jnp.zeros((n, q, n, q), one.rows.dtype)

@@ -1,8 +1,9 @@
 r"""From the rows of \(A\) to factors of the layers.
 
 Structure is used where the samples are independent, or become so given a few statistics of the
-batch (`_rows/cut.py`), the metric has one root per sample, and the gauge is Euclidean; otherwise,
-and where no leaf of the model is understood, the generic route forms \(A\).
+batch (`_rows/cut.py`), the metric has one root per sample, perhaps with a mean over samples taken
+off afterwards (`centred.py`), and the gauge is Euclidean; otherwise, and where no leaf of the model
+is understood, the generic route forms \(A\).
 
 Statistics \(s\) are further parameters of the program of one sample. With \(B = ds/d\theta\) the
 rows of the leaves on which they depend are \(A_\theta + A_s B\).
@@ -17,12 +18,15 @@ from jaxtyping import Array, Float, PyTree
 
 from .._base.tree import Structure, split, structure
 from .._compat.jaxpr import Program, trace
-from .._rows.block_root import BlockRoot
+from .._rows.centred import centre
 from .._rows.cut import Cut, Uncut
 from .._rows.gauge import EuclideanGauge
 from .._rows.linearise import sum_over_samples
 from .._rows.rows import Rows
+from .centred import Gram, centred_kernel
+from .centred_metric import centred_blocks, centred_metric, centres
 from .factors import Factors, Layout, layout, sample_factors
+from .kernel import kernel
 from .metric import assemble, blocks
 from .walk import Walk, walk
 
@@ -64,13 +68,14 @@ def walk_of(rows: Rows) -> Walk | None:
 def unusable(rows: Rows) -> str | None:
     """Return why the layers of the model cannot be used at all; `None` if they can.
 
-    Each sample must have a program and a root of its own, in the Euclidean gauge.
+    Each sample must have a program and a root of its own, in the Euclidean gauge; a mean over
+    samples may be taken off.
     """
     if not rows.objective.has_data:
         return "the model has no data, so no samples"
     if not isinstance(rows.gauge, EuclideanGauge):
         return "the inverse has a gauge"
-    if not isinstance(rows.root, BlockRoot):
+    if rows.root.samples is None:
         return "the metric couples samples"
     if isinstance(rows.cut, Uncut):
         return rows.cut.reason
@@ -99,18 +104,17 @@ def program_of(rows: Rows) -> Program:
 def structured_factors(
     rows: Rows, plan: Layout, scale: Float[Array, " m"] | None = None
 ) -> Factors:
-    """Return diag(scale) Â in factors; rows of absent samples are zero."""
+    """Return diag(scale) Â in factors, before a mean is taken off; rows of absent samples are 0."""
     return _factors(rows, plan, _samples(rows, 1.0 if scale is None else scale))
 
 
 def _samples(rows: Rows, scale: Array | float) -> PyTree:
     """Return inputs, roots and scales of the rows of each sample."""
-    assert isinstance(rows.root, BlockRoot)
     scale = jnp.where(rows.active, scale, 0.0).astype(rows.dtype)
     inputs = _inputs(rows)
     if isinstance(rows.cut, Cut):
         inputs = [*inputs, jnp.arange(rows.count)]
-    return inputs, rows.root.roots, scale.reshape(rows.count, -1)
+    return inputs, rows.root.samples, scale.reshape(rows.count, -1)
 
 
 def _factors(rows: Rows, plan: Layout, samples: PyTree) -> Factors:
@@ -155,20 +159,43 @@ def _influence(rows: Rows) -> Float[Array, "S P"]:
 
 def structured_rows(rows: Rows, plan: Layout) -> Float[Array, "m P"]:
     """Return Â of a plan without factors, the parameters in the order of the plan."""
-    return structured_factors(rows, plan).rows.reshape(rows.shape[0], -1)
+    found = structured_factors(rows, plan).rows
+    if rows.root.mean is not None:
+        found = centre(found, rows.root.mean)[0]
+    return jnp.where(rows.active[:, None], found.reshape(rows.shape[0], -1), 0.0)
+
+
+def kernel_gram(rows: Rows, factors: Factors, scale: Float[Array, " m"]) -> Gram:
+    """Return the lower triangle of K from factors, made with the scale if no mean is taken off."""
+    if rows.root.mean is not None:
+        return centred_kernel(factors, rows.root.mean, jnp.where(rows.active, scale, 0.0))
+    return Gram(kernel(factors), jnp.zeros((), rows.dtype))
 
 
 def structured_metric(rows: Rows, plan: Layout) -> Float[Array, "P P"]:
     """Return the lower triangle of G, the parameters in the order of the plan."""
+    return metric_gram(rows, plan).matrix
+
+
+def metric_gram(rows: Rows, plan: Layout) -> Gram:
+    """Return the same, and what was taken off it."""
     sizes = [group.order.shape for group in plan.factors]
     sizes += [(1, plan.row_size)] if plan.row_size else []
     per_sample = sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
     chunk = max(64, WORKSPACE // (per_sample * jnp.dtype(rows.dtype).itemsize))
-    samples = _samples(rows, rows.scale)
-    summed = sum_over_samples(
-        lambda s: blocks(_factors(rows, plan, s)), samples, rows.count, min(chunk, rows.count)
+    total = lambda function, samples: sum_over_samples(
+        function, samples, rows.count, min(chunk, rows.count)
     )
-    return assemble(summed, sizes)
+    if rows.root.mean is None:
+        summed = total(lambda s: blocks(_factors(rows, plan, s)), _samples(rows, rows.scale))
+        return Gram(assemble(summed, sizes), jnp.zeros((), rows.dtype))
+    mean, scale = rows.root.mean.astype(rows.dtype), jnp.where(rows.active, rows.scale, 0.0)
+    scale = scale.reshape(rows.count, -1)
+    samples = (_samples(rows, 1.0), mean, scale)
+    # The means first: factors are made twice, which costs less than to sum what cancels.
+    at = total(lambda s: centres(_factors(rows, plan, s[0]), s[1]), samples)
+    sums = total(lambda s: centred_blocks(_factors(rows, plan, s[0]), at, s[1], s[2]), samples)
+    return Gram(*centred_metric(sums, sizes, jnp.sum(scale**2, axis=0)))
 
 
 def _rows_per_sample(rows: Rows) -> int:

@@ -101,8 +101,13 @@ class Rows(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def removed(self) -> Scalar:
+        """The norm of what was taken off the rows, which are differences of that size."""
+
+    @property
     def noise(self) -> Scalar:
-        """The singular value at or below which Ã is rounding of the mean that was taken off."""
+        """The singular value at or below which Ã is rounding of what was taken off the rows."""
+        return max(self.shape) * jnp.finfo(self.dtype).eps * self.removed
 
     @property
     @abc.abstractmethod

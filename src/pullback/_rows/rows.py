@@ -27,6 +27,7 @@ from ..metric._base import AbstractRoot
 from .base import Rows
 from .base import scatter as scatter
 from .block_root import BlockRoot
+from .centred import centre, mean_rows, removed_size
 from .cut import Cut, Uncut
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
 from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
@@ -88,16 +89,15 @@ class TermRows(Rows):
         return self.objective.problem.metric.centred
 
     @property
-    def noise(self) -> Scalar:
+    def removed(self) -> Scalar:
         if not self.centred:
             return jnp.zeros((), self.dtype)
-        # Σ w_i J_i/√W, the mean row as large as it is in A.
-        weights = self.scale * self.scale
-        total = jnp.sum(weights)
-        c = weights / jnp.sqrt(jnp.where(total > 0, total, 1.0))
-        mean = self.linear.pull(self.linear.like.unravel(c.astype(self.linear.like.dtype)))
-        size = jnp.linalg.norm(self.gauge.pull(mean.astype(self.dtype)))
-        return max(self.shape) * jnp.finfo(self.dtype).eps * size
+        pull = lambda c: self.gauge.pull(self.linear.pull(c).astype(self.dtype))
+        # The grading of the root, divided by a common factor since.
+        own = jnp.max(self.root.log_scale.astype(self.dtype), initial=-jnp.inf)
+        factor = self.largest_log_scale - jnp.where(jnp.isfinite(own), own, 0.0)
+        present = jnp.any(self.active).astype(self.dtype)
+        return present * jnp.exp(factor) * removed_size(pull, self.root)
 
     @property
     def by_sample(self) -> bool:
@@ -106,7 +106,7 @@ class TermRows(Rows):
     @property
     def by_block(self) -> bool:
         """Whether the rows of a sample are formed by themselves."""
-        return self.by_sample and not self.objective.problem.metric.couples_samples
+        return self.by_sample and self.root.samples is not None
 
     @property
     def chunk(self) -> int:
@@ -215,7 +215,11 @@ class TermRows(Rows):
         else:
             rows = over_samples(self._sample_block(), self._samples(), self.count, self.chunk)
             rows = rows.reshape(-1, self.shape[1])
-            if objective.problem.metric.couples_samples:
+            if root.mean is not None:
+                rows = jnp.where(self.active[:, None], rows, 0.0)
+                blocks, _ = centre(rows.reshape(self.count, -1, self.shape[1]), root.mean)
+                rows = blocks.reshape(rows.shape)
+            elif root.samples is None:
                 # The metric mixes the samples: rows are those of J, and each column is an output
                 # vector of the whole batch.
                 whiten = lambda v: root.unit_transpose(self.linear.like.unravel(v))
@@ -224,8 +228,7 @@ class TermRows(Rows):
 
     def _samples(self):
         inputs = eqx.filter(self.objective.batch.inputs, eqx.is_array)
-        roots = self.root.roots if isinstance(self.root, BlockRoot) else None
-        return inputs, roots, jnp.arange(self.count)
+        return inputs, self.root.samples, jnp.arange(self.count)
 
     def _scaled_samples(self):
         return self._samples(), self.log_scale.reshape(self.count, -1)
@@ -233,9 +236,11 @@ class TermRows(Rows):
     def _scaled_block(self) -> Callable[[PyTree], Float[Array, "q P"]]:
         """Return the function from a sample to its rows of A; zero if the sample is absent."""
         one = self._sample_block()
+        taken = None if self.root.mean is None else mean_rows(self.linear, self.root)
 
         def scaled(sample):
-            block, log_scale = one(sample[0]).astype(self.dtype), sample[1][:, None]
+            block, log_scale = one(sample[0]), sample[1][:, None]
+            block = (block if taken is None else block - taken).astype(self.dtype)
             return jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0)
 
         return scaled

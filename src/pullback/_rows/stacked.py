@@ -109,15 +109,9 @@ class StackedRows(Rows):
         return any(term.centred for term in self.terms)
 
     @property
-    def noise(self) -> Scalar:
-        if not self.centred:
-            return jnp.zeros((), self.dtype)
-        found = [term.noise * self._longer(term) for term in self.terms if term.centred]
-        return jnp.linalg.norm(jnp.stack(found))
-
-    def _longer(self, term: Any) -> float:
-        """Return how much longer the sums of all terms are than those of one."""
-        return max(self.shape) / max(term.shape)
+    def removed(self) -> Scalar:
+        found = [term.removed for term in self.terms if term.centred]
+        return jnp.linalg.norm(jnp.stack(found)) if found else jnp.zeros((), self.dtype)
 
     @property
     def by_sample(self) -> bool:

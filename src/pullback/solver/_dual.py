@@ -14,9 +14,10 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat
 from .._base.vector import norm
+from .._gram.centred import Gram, centred_product
 from .._gram.factors import Factors
-from .._gram.kernel import kernel, kernel_of_rows, product
-from .._gram.structured import find, structured_factors, structured_rows
+from .._gram.kernel import kernel_of_rows, product
+from .._gram.structured import find, kernel_gram, structured_factors, structured_rows
 from .._rows.rows import Rows
 from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
@@ -43,18 +44,25 @@ class ScaledRows(eqx.Module):
 
     rows: Rows
     factors: Factors | None
+    """With the scale, unless a mean is taken off the rows."""
     scale: Float[Array, " m"]
 
-    def __call__(self) -> Float[Array, "m m"]:
+    def __call__(self) -> Gram:
         """Return K, lower triangle."""
         if self.factors is not None:
-            return kernel(self.factors)
+            return kernel_gram(self.rows, self.factors, self.scale)
         assert self.rows.dense is not None
-        return self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
+        matrix = self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
+        return Gram(matrix, jnp.zeros((), matrix.dtype))
 
     def product(self, y: Array) -> Array:
         """Return K y."""
-        return self.mv(self.rmv(y)) if self.factors is None else product(self.factors, y)
+        if self.factors is None:
+            return self.mv(self.rmv(y))
+        mean = self.rows.root.mean
+        if mean is None:
+            return product(self.factors, y)
+        return centred_product(self.factors, mean, jnp.where(self.rows.active, self.scale, 0.0), y)
 
     def mv(self, eta: Flat) -> Array:
         """Return diag(scale) Â η."""
@@ -283,7 +291,9 @@ class Dual(AbstractSolver):
         unit = scaled(jnp.ones_like(grading))()
         plain = eigen(unit, rows, inverse)
         full = plain.spectrum.rank == jnp.sum(rows.active, dtype=jnp.int32)
-        weighed = lambda k: eigen(grading[:, None] * k * grading[None, :], rows, inverse)
+        weighed = lambda k: eigen(
+            Gram(grading[:, None] * k.matrix * grading[None, :], k.lost), rows, inverse
+        )
         gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
         gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
         return DualFactors(scaled(jnp.where(full, 1.0, grading)), grading, gram, None, kernel)
@@ -292,6 +302,9 @@ class Dual(AbstractSolver):
         """Return scale ↦ diag(scale) Â."""
         found = find(rows) if self.structured else None
         if found is not None and found.factors:
+            if rows.root.mean is not None:
+                factors = structured_factors(rows, found)
+                return lambda scale: ScaledRows(rows, factors, scale)
             return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.

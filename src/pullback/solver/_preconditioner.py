@@ -30,7 +30,7 @@ from .._base.checks import positive
 from .._base.show import settings
 from .._base.types import Flat, Scalar
 from .._base.vector import finite_or_nan
-from .._gram.factors import Factors
+from .._gram.factors import Factors, Layout
 from .._gram.kernel import diagonal_blocks
 from .._gram.structured import find, structured_factors
 from .._rows.rows import Rows, scatter
@@ -60,7 +60,7 @@ class Diagonal(AbstractPreconditioner):
     """The diagonal of the metric."""
 
     def build(self, rows, damping):
-        plan = find(rows, single=True)
+        plan = _uncentred(rows, single=True)
         if plan is None:
             values = rows.sum_blocks(lambda block: jnp.sum(block**2, axis=0))
             return DiagonalScaling(values + damping)
@@ -80,7 +80,7 @@ class Kronecker(AbstractPreconditioner):
     """
 
     def build(self, rows, damping):
-        plan = find(rows, single=True)
+        plan = _uncentred(rows, single=True)
         if plan is None:
             return Diagonal().build(rows, damping)
         factors = structured_factors(rows, plan, rows.scale)
@@ -94,7 +94,7 @@ class SampleBlocks(AbstractPreconditioner):
     on_rows: ClassVar[bool] = True
 
     def build(self, rows, damping):
-        plan = find(rows)
+        plan = _uncentred(rows)
         if plan is None:
             blocks = rows.sample_blocks(lambda block: block @ block.T)
         else:
@@ -210,6 +210,11 @@ class BlockInverse(eqx.Module):
         y = y.reshape(self.roots.shape[:2])
         image = jnp.einsum("npq,nq->np", self.roots, y)
         return jnp.einsum("npq,np->nq", self.roots, image).reshape(-1)
+
+
+def _uncentred(rows: Rows, single: bool = False) -> Layout | None:
+    """Return how the leaves are kept, if their factors are those of A: no mean is taken off."""
+    return find(rows, single) if rows.root.mean is None else None
 
 
 def _kronecker(

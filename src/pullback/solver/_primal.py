@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base.vector import norm
-from .._gram.structured import WORKSPACE, find, structured_metric
+from .._gram.centred import Gram
+from .._gram.structured import WORKSPACE, find, metric_gram, structured_metric
 from .._rows.rows import MEMORY, Rows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
@@ -183,22 +184,22 @@ class Primal(AbstractSolver):
 
         - `rows`: what is to be factorised.
         """
-        matrix, order = self._metric(rows)
-        return Family(matrix, eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
+        gram, order = self._metric(rows)
+        return Family(gram, eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
 
     def factorise(self, rows, inverse):
-        matrix, order = self._metric(rows)
+        gram, order = self._metric(rows)
         if inverse.damping is None:
-            return PrimalFactors(rows, eigen(matrix, rows, inverse), None, order)
+            return PrimalFactors(rows, eigen(gram, rows, inverse), None, order)
         damping = jnp.asarray(inverse.damping, rows.dtype)
-        return PrimalFactors(rows, damped(Matrix(matrix), damping, self.careful), damping, order)
+        return PrimalFactors(rows, damped(Matrix(gram), damping, self.careful), damping, order)
 
-    def _metric(self, rows: Rows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
+    def _metric(self, rows: Rows) -> tuple[Gram, np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
         found = find(rows, single=True) if self.structured else None
         if found is None:
-            return rows.gram(), None
-        return structured_metric(rows, found), found.order
+            return Gram(rows.gram(), jnp.zeros((), rows.dtype)), None
+        return metric_gram(rows, found), found.order
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
