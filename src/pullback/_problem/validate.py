@@ -86,7 +86,7 @@ def check_params(params: Params) -> Params:
         leaves = jax.tree.leaves(params)
         kinds = sorted({str(getattr(x, "dtype", type(x).__name__)) for x in leaves})
         raise ValueError(
-            f"params has no floating or complex array among its leaves ({', '.join(kinds) or 'none at all'}); "
+            f"params has no floating array among its leaves ({', '.join(kinds) or 'none at all'}); "
             "integers and Python numbers are carried as constants. Convert what should move: "
             "jnp.asarray(x, float)."
         )
