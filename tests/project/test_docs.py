@@ -26,6 +26,7 @@ MODULES = (
     "pullback.step",
     "pullback.testing",
     "pullback.until",
+    "pullback.vmc",
 )
 
 

@@ -39,7 +39,8 @@ ROOMS: dict[str, set[str]] = {
     "_proximal": {"_natural"},
     "_geometry": {"_descent", "_flow"},
     "pde": {"_fit"},
-    "testing": {"_fit", "_geometry", "_proximal", "pde", "linear"},
+    "vmc": {"_fit"},
+    "testing": {"_fit", "_geometry", "_proximal", "pde", "vmc", "linear"},
 }
 PRIVATE_JAX = "_compat"
 """The one room that may lean on JAX's insides."""
