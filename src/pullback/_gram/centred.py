@@ -75,9 +75,7 @@ class Tiles(NamedTuple):
     scale: Float[Array, "n q"]
 
 
-def centred_kernel(
-    factors: Factors, mean: Float[Array, " n"], scale: Float[Array, " m"]
-) -> Gram:
+def centred_kernel(factors: Factors, mean: Float[Array, " n"], scale: Float[Array, " m"]) -> Gram:
     """Return the kernel of diag(scale)(I - 1w̄ᵀ)Â₀; rows of absent samples have the scale zero."""
     n, q, _ = factors.rows.shape
     mean = mean.astype(factors.rows.dtype)

@@ -110,9 +110,7 @@ def evaluate(
         covector = covector + p
         outside = p if outside is None else outside + p
     losses = objective.problem.losses(linear.outputs, objective.batch)
-    return Evaluation(
-        objective, rows, linear, value, losses, c, covector, r, outside, share, steep
-    )
+    return Evaluation(objective, rows, linear, value, losses, c, covector, r, outside, share, steep)
 
 
 def follow(evaluation: Evaluation, g: Flat) -> Evaluation:

@@ -14,10 +14,10 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat
 from .._base.vector import norm
-from .._gram.centred import Gram, centred_product
-from .._gram.factors import Factors
-from .._gram.kernel import kernel_of_rows, product
-from .._gram.structured import find, kernel_gram, structured_factors, structured_rows
+from .._gram.across import joint_kernel, joint_product
+from .._gram.centred import Gram, centred_kernel, centred_product
+from .._gram.joint import JointFactors, find, joint_factors, joint_rows, mean_of
+from .._gram.kernel import kernel_of_rows
 from .._rows.rows import Rows
 from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
@@ -43,14 +43,17 @@ class ScaledRows(eqx.Module):
     """diag(scale) Â, in factors if the model's structure allows it, otherwise dense."""
 
     rows: Rows
-    factors: Factors | None
+    factors: JointFactors | None
     """With the scale, unless a mean is taken off the rows."""
     scale: Float[Array, " m"]
 
     def __call__(self) -> Gram:
         """Return K, lower triangle."""
+        mean = mean_of(self.rows)
+        if self.factors is not None and mean is not None:
+            return centred_kernel(self.factors.parts[0], mean, self._present)
         if self.factors is not None:
-            return kernel_gram(self.rows, self.factors, self.scale)
+            return Gram(joint_kernel(self.factors), jnp.zeros((), self.rows.dtype))
         assert self.rows.dense is not None
         matrix = self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
         return Gram(matrix, jnp.zeros((), matrix.dtype))
@@ -59,10 +62,15 @@ class ScaledRows(eqx.Module):
         """Return K y."""
         if self.factors is None:
             return self.mv(self.rmv(y))
-        mean = self.rows.root.mean
+        mean = mean_of(self.rows)
         if mean is None:
-            return product(self.factors, y)
-        return centred_product(self.factors, mean, jnp.where(self.rows.active, self.scale, 0.0), y)
+            return joint_product(self.factors, y)
+        return centred_product(self.factors.parts[0], mean, self._present, y)
+
+    @property
+    def _present(self) -> Float[Array, " m"]:
+        """The scale, zero for rows of absent samples."""
+        return jnp.where(self.rows.active, self.scale, 0.0)
 
     def mv(self, eta: Flat) -> Array:
         """Return diag(scale) Â η."""
@@ -301,13 +309,13 @@ class Dual(AbstractSolver):
     def _scaled(self, rows: Rows):
         """Return scale ↦ diag(scale) Â."""
         found = find(rows) if self.structured else None
-        if found is not None and found.factors:
-            if rows.root.mean is not None:
-                factors = structured_factors(rows, found)
+        if found is not None and found.groups:
+            if mean_of(rows) is not None:
+                factors = joint_factors(rows, found)
                 return lambda scale: ScaledRows(rows, factors, scale)
-            return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
+            return lambda scale: ScaledRows(rows, joint_factors(rows, found, scale), scale)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
-        dense = rows.unit_rows() if found is None else structured_rows(rows, found)
+        dense = rows.unit_rows() if found is None else joint_rows(rows, found)
         formed = rows.formed(dense, None if found is None else found.order)
         return lambda scale: ScaledRows(formed, None, scale)

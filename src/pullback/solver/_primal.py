@@ -10,8 +10,9 @@ from jaxtyping import Array, Float
 
 from .._base.vector import norm
 from .._gram.centred import Gram
-from .._gram.structured import WORKSPACE, find, metric_gram, structured_metric
-from .._rows.rows import MEMORY, Rows, scatter
+from .._gram.joint import per_term
+from .._gram.structured import WORKSPACE, find, metric_gram
+from .._rows.rows import MEMORY, Rows, TermRows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
 from ._redamped import without
@@ -196,18 +197,37 @@ class Primal(AbstractSolver):
 
     def _metric(self, rows: Rows) -> tuple[Gram, np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
-        found = find(rows, single=True) if self.structured else None
-        if found is None:
-            return Gram(rows.gram(), jnp.zeros((), rows.dtype)), None
-        return metric_gram(rows, found), found.order
+        if not self.structured:
+            return _plain(rows), None
+        if len(rows.terms) > 1:
+            return dense_gram(rows), None
+        (term,) = rows.terms
+        found = find(term, single=True)
+        return (_plain(rows), None) if found is None else (metric_gram(term, found), found.order)
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
     """Return G, from factors of the layers where the model is understood, in the flat order."""
+    return dense_gram(rows).matrix
+
+
+def dense_gram(rows: Rows) -> Gram:
+    """Return the same, and what was taken off it."""
+    return per_term(rows, _dense_gram)
+
+
+def _dense_gram(rows: TermRows) -> Gram:
+    """Return the part of G of one term."""
     found = find(rows, single=True)
     if found is None:
-        return rows.gram()
-    lower = jnp.tril(structured_metric(rows, found))
+        return _plain(rows)
+    gram = metric_gram(rows, found)
+    lower = jnp.tril(gram.matrix)
     matrix = lower + jnp.tril(lower, -1).T
     place = np.argsort(found.order)
-    return matrix[place][:, place]
+    return Gram(matrix[place][:, place], gram.lost)
+
+
+def _plain(rows: Rows) -> Gram:
+    """Return G from the rows, of which everything was taken off before."""
+    return Gram(rows.gram(), jnp.zeros((), rows.dtype))

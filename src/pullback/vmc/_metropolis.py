@@ -230,5 +230,3 @@ def _check_moving(state: Chains) -> None:
             "proposals of the burn-in. The wave function is too steep: start from smaller "
             "parameters, or sample a flatter distribution, Metropolis(energy, chains, power=1.0)."
         )
-
-
