@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from .._gram.factors import Layout
 from .._gram.flops import operations
-from .._gram.kernel import tile_count
 from .._gram.joint import analyse, find
+from .._gram.kernel import tile_count
 from .._gram.structured import find as find_term
 from .._gram.structured import program_of, unusable, walk_of
 from .._gram.walk import Walk
