@@ -58,9 +58,7 @@ def _cross(one: Factors, other: Factors) -> Float[Array, "m l"]:
         return _tile(one, other)
 
     def cut(factors, index, size):
-        return jax.tree.map(
-            lambda x: jax.lax.dynamic_slice_in_dim(x, index * size, size), factors
-        )
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, index * size, size), factors)
 
     # A slice that would reach beyond the end begins earlier, both where it is read and where it is
     # written.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -73,7 +72,9 @@ def find(rows: Rows, single: bool = False) -> Joint | None:
     terms = rows.terms
     if len(terms) == 1:
         found = find_term(terms[0], single)
-        return None if found is None else Joint((found,), tuple(found.factors), found.order, (None,))
+        return (
+            None if found is None else Joint((found,), tuple(found.factors), found.order, (None,))
+        )
     walks = [walk_of(term) for term in terms]
     known = [walked for walked in walks if walked is not None]
     if len(known) < len(walks):
@@ -120,9 +121,7 @@ def _loosened(walk: Walk, loose: set[int]) -> Walk:
     return Walk(walk.program, uses, free)
 
 
-def _common(
-    terms: Sequence[TermRows], walks: Sequence[Walk], single: bool
-) -> tuple[Layout, ...]:
+def _common(terms: Sequence[TermRows], walks: Sequence[Walk], single: bool) -> tuple[Layout, ...]:
     """Return layouts in which a leaf is kept as factors in all terms that use it, or in none."""
     kept: frozenset[int] = frozenset()
     while True:
@@ -160,29 +159,17 @@ def _places(layout: Layout, rest: np.ndarray) -> np.ndarray | None:
     return sorter[np.searchsorted(mine, rest, sorter=sorter)]
 
 
-def joint_factors(
-    rows: Rows, plan: Joint, scale: Float[Array, " m"] | None = None
-) -> JointFactors:
+def joint_factors(rows: Rows, plan: Joint, scale: Float[Array, " m"] | None = None) -> JointFactors:
     """Return diag(scale) Â in factors; rows of absent samples are zero."""
     parts = [None] * len(rows.terms) if scale is None else rows.split(scale)
     found = []
-    for term, layout, own, places in zip(
-        rows.terms, plan.parts, parts, plan.columns, strict=True
-    ):
+    for term, layout, own, places in zip(rows.terms, plan.parts, parts, plan.columns, strict=True):
         factors = structured_factors(term, layout, own)
         if places is not None:
             factors = eqx.tree_at(lambda f: f.rows, factors, factors.rows[:, :, places])
-        found.append(_present(term, factors))
+        found.append(term.masked(factors))
     leaves = tuple(tuple(group.leaf for group in layout.factors) for layout in plan.parts)
     return JointFactors(tuple(found), leaves)
-
-
-def _present(term: TermRows, factors: Factors) -> Factors:
-    """Return factors, zero if the term is absent: zero times NaN would be NaN."""
-    if term.present is None:
-        return factors
-    zero = lambda x: jnp.where(term.present, x, 0) if eqx.is_inexact_array(x) else x
-    return jax.tree.map(zero, factors)
 
 
 def joint_rows(rows: Rows, plan: Joint) -> Float[Array, "m P"]:
@@ -195,8 +182,7 @@ def per_term(rows: Rows, function: Callable[[TermRows], Array]) -> Array:
     """Return the sum over the terms that are present of a function of the rows of one."""
     total = None
     for term in rows.terms:
-        found = function(term)
-        found = found if term.present is None else jnp.where(term.present, found, 0.0)
+        found = term.masked(function(term))
         total = found if total is None else total + found
     assert total is not None
     return total

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from .._gram.factors import Layout
 from .._gram.flops import operations
-from .._gram.kernel import tile_count
 from .._gram.joint import analyse, find
+from .._gram.kernel import tile_count
 from .._gram.structured import find as find_term
 from .._gram.structured import program_of, unusable, walk_of
 from .._gram.walk import Walk
@@ -180,9 +180,7 @@ def _of_factors(setting: Setting) -> tuple[float, float, int, int]:
             sizes[group.leaf] = (0 if group.codes else i, o, group.order.size)
             held += n * t * ((1 if group.codes else i) + q * o)
             widest = max(widest, t)
-    pairs = sum(
-        places[leaf] ** 2 * i + outputs[leaf] ** 2 * o for leaf, (i, o, _) in sizes.items()
-    )
+    pairs = sum(places[leaf] ** 2 * i + outputs[leaf] ** 2 * o for leaf, (i, o, _) in sizes.items())
     return pairs, held, widest, sum(size for _, _, size in sizes.values())
 
 

@@ -200,7 +200,7 @@ class Primal(AbstractSolver):
             return rows.gram(), None
         if len(rows.terms) > 1:
             return dense_metric(rows), None
-        (term,) = rows.terms
+        term = rows.terms[0]
         found = find(term, single=True)
         if found is None:
             return rows.gram(), None
