@@ -170,17 +170,9 @@ def joint_factors(rows: Rows, plan: Joint, scale: Float[Array, " m"] | None = No
         factors = structured_factors(term, layout, own)
         if places is not None:
             factors = eqx.tree_at(lambda f: f.rows, factors, factors.rows[:, :, places])
-        found.append(_present(term, factors))
+        found.append(term.masked(factors))
     leaves = tuple(tuple(group.leaf for group in layout.factors) for layout in plan.parts)
     return JointFactors(tuple(found), leaves)
-
-
-def _present(term: TermRows, factors: Factors) -> Factors:
-    """Return factors, zero if the term is absent: zero times NaN would be NaN."""
-    if term.present is None:
-        return factors
-    zero = lambda x: jnp.where(term.present, x, 0) if eqx.is_inexact_array(x) else x
-    return jax.tree.map(zero, factors)
 
 
 def joint_rows(rows: Rows, plan: Joint) -> Float[Array, "m P"]:
@@ -200,8 +192,6 @@ def per_term(rows: Rows, function: Callable[[TermRows], Any]) -> Any:
     """Return the sum over the terms that are present of a function of the rows of one."""
     total = None
     for term in rows.terms:
-        found = function(term)
-        if term.present is not None:
-            found = jax.tree.map(lambda x, here=term.present: jnp.where(here, x, 0.0), found)
+        found = term.masked(function(term))
         total = found if total is None else jax.tree.map(jnp.add, total, found)
     return total

@@ -19,9 +19,10 @@ from .._base.tree import structure
 from .._base.types import Flat, OutputVector, Params, Scalar
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
-from .._problem.batch import Batch
-from .._problem.composite import Composite, Objective
+from .._problem.batch import AnyBatch
+from .._problem.composite import Objective
 from .._problem.paired import paired
+from .._problem.problem import AbstractProblem
 from .._problem.validate import validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
@@ -33,7 +34,7 @@ Divergence = Callable[[Params, Params], Scalar]
 
 
 def proximal_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -63,7 +64,7 @@ def proximal_step(
     params, data = validate(problem, params, batch)
     if divergence is None and not problem.at(data).has_divergence:
         raise ValueError(
-            f"proximal_step: {type(problem.metric).__name__} is a metric without a divergence. "
+            f"proximal_step: {problem.at(data).without_divergence} is a metric without a divergence. "
             "Pass one between parameters, proximal_step(..., divergence=lambda u, params: ...)."
         )
     weight = jnp.asarray(weight, structure(params).dtype)
@@ -71,7 +72,7 @@ def proximal_step(
 
 
 def implicit_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -105,9 +106,9 @@ def half_square(u: Params, params: Params) -> Scalar:
 
 @jit
 def _proximal(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     weight: Scalar,
     divergence: Divergence | None,
     rtol: float | None,
@@ -147,7 +148,7 @@ def _judge(found: Minimum, proximity: Callable[[Flat], Scalar], start: Flat) -> 
 
 
 def linearised_proximal_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -177,9 +178,9 @@ def linearised_proximal_step(
 
 @jit
 def _along(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     step: Flat,
     residual: Scalar,
     result: RESULTS,
@@ -190,7 +191,12 @@ def _along(
 
 
 def damped_newton_step(
-    problem: Composite, params: Params, batch: Any = None, *, weight: ArrayLike, throw: bool = True
+    problem: AbstractProblem,
+    params: Params,
+    batch: Any = None,
+    *,
+    weight: ArrayLike,
+    throw: bool = True,
 ) -> ProximalStep:
     """Return θ - (H + weight · G)⁺ g: loss and divergence to second order. H and G are dense.
 
@@ -209,7 +215,7 @@ def damped_newton_step(
 
 @jit
 def _damped_newton(
-    problem: Composite, params: Params, batch: Batch, weight: Scalar
+    problem: AbstractProblem, params: Params, batch: AnyBatch, weight: Scalar
 ) -> ProximalStep:
     point = Point(problem, params, batch)
     start = point.flat
@@ -231,7 +237,7 @@ def _damped_newton(
 
 
 def output_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -267,7 +273,7 @@ def output_step(
 
 @jit
 def _output(
-    problem: Composite, params: Params, batch: Batch, step: Scalar, max_steps: int
+    problem: AbstractProblem, params: Params, batch: AnyBatch, step: Scalar, max_steps: int
 ) -> ProximalStep:
     point = Point(problem, params, batch)
     z = point.objective.outputs(params)
@@ -291,20 +297,23 @@ def _output(
 
 
 def _ambient(point: Point, z: Any) -> OutputVector:
-    """Return M⁺c, the ambient gradient of the loss at the outputs."""
+    """Return M⁺c, the ambient gradient of the loss at the outputs; the weight of a term cancels."""
+    objective = point.objective
+    parts = zip(objective.terms, objective.parts(z), strict=True)
+    return objective.pack(tuple(_ambient_of(term, z, point.like.dtype) for term, z in parts))
+
+
+def _ambient_of(objective: Objective, z: Any, dtype: Any) -> OutputVector:
+    """Return the ambient gradient of one term."""
     pairs = Pairs.of(z)
     if pairs is not None:
-        return pairs.whole(_real_ambient(point, paired(point.objective, (pairs,)), pairs.real(z)))
-    return _real_ambient(point, point.objective, z)
-
-
-def _real_ambient(point: Point, objective: Objective, z: Any) -> OutputVector:
-    """Return M⁺c for real outputs."""
+        found = _ambient_of(paired(objective, (pairs,)), pairs.real(z), dtype)
+        return pairs.whole(found)
     problem, metric = objective.problem, objective.problem.metric
     _, c = problem.value_and_differential(z, objective.batch)
     if not objective.has_data:
         return objective.observed.sharp(z, c)
-    weights = problem.measure.weights(objective.count, point.like.dtype)
+    weights = problem.measure.weights(objective.count, dtype)
     if metric.couples_samples:
         return metric.weigh(weights).sharp(z, c)
     arrays, rest = eqx.partition((z, c, objective.batch.targets), eqx.is_array)

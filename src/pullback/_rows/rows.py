@@ -73,11 +73,6 @@ class TermRows(Rows):
     def terms(self) -> "tuple[TermRows, ...]":
         return (self,)
 
-    @property
-    def present(self) -> Array | None:
-        """Whether the weight of the term is positive; `None` if it has none."""
-        return None if self.weight is None else self.weight > 0
-
     # ---- sizes ----------------------------------------------------------------------------------
 
     @property
@@ -162,14 +157,18 @@ class TermRows(Rows):
 
     def unit_pull(self, y: Float[Array, " m"]) -> Flat:
         y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
-        return self._present(self.linear.pull(self.root.unit(y)).astype(self.dtype))
+        return self.masked(self.linear.pull(self.root.unit(y)).astype(self.dtype))
 
     def pull_output(self, c: OutputCovector) -> Flat:
-        return self._present(self.linear.pull(c).astype(self.dtype))
+        return self.masked(self.linear.pull(c).astype(self.dtype))
 
-    def _present(self, g: Flat) -> Flat:
-        """Return a covector, zero if the term is absent: zero times NaN would be NaN."""
-        return g if self.present is None else jnp.where(self.present, g, 0.0)
+    def masked(self, tree: PyTree) -> PyTree:
+        """Return a tree of numbers, zero if the term is absent: zero times NaN would be NaN."""
+        weight = self.weight
+        if weight is None:
+            return tree
+        zero = lambda x: jnp.where(weight > 0, x, 0) if eqx.is_inexact_array(x) else x
+        return jax.tree.map(zero, tree)
 
     # ---- dense blocks ---------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ class Primal(AbstractSolver):
             return _plain(rows), None
         if len(rows.terms) > 1:
             return dense_gram(rows), None
-        (term,) = rows.terms
+        term = rows.terms[0]
         found = find(term, single=True)
         return (_plain(rows), None) if found is None else (metric_gram(term, found), found.order)
 
