@@ -183,3 +183,11 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def paragraph(text: str) -> str:
     """Return a paragraph of HTML."""
     return f"<p>{html.escape(text)}</p>"
+
+
+def columns(name: str, values: Any) -> dict[str, Any]:
+    """Return what there is one of for each of several terms, by name; empty for `None`."""
+    if values is None:
+        return {}
+    items = values.items() if isinstance(values, dict) else enumerate(values)
+    return {f"{name} {label}": value for label, value in items}

@@ -221,7 +221,7 @@ class NaturalGradientDescent(HasLoss):
         params, data = validate(self.problem, params, batch)
         gradient = covector_at(params, gradient)
         other = self.metric_batch if metric_batch is None else metric_batch
-        other = validate_metric_batch(other, data)
+        other = validate_metric_batch(self.problem, other, data)
         return self.as_data(), params, state, data, other, gradient, short
 
 

@@ -16,8 +16,9 @@ import jax
 
 from .._base.types import Params
 from .._compat.jaxpr import contains
-from .._problem.batch import Batch, entries
+from .._problem.batch import AnyBatch, Batch, entries
 from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
 
 SLOW = ("conv_general_dilated", "scan", "while")
 """What effort 0 makes two to three times slower."""
@@ -33,20 +34,28 @@ _slow: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 
 
 def effort(
-    problem: Composite, params: Params, *batches: Batch | None, steps: int = 0
+    problem: AbstractProblem, params: Params, *batches: AnyBatch | None, steps: int = 0
 ) -> int | None:
     """Return the effort for a problem at a point after so many steps, `None` for all of it."""
     size = entries(params, *batches)
     if size is None or size > SMALL or size * steps > PATIENCE:
         return None
+    assert batches[0] is not None
     try:
-        slow = _slow.get(problem.model)
-        if slow is None:
-            _slow[problem.model] = slow = _is_slow(problem, params, batches[0])
+        parts = zip(problem.terms, batches[0].parts, strict=True)
+        slow = [_has_loop(term, params, part) for term, part in parts]
     except TypeError:
         # A model that holds arrays has no hash, and no weak reference is kept of a bound method.
         return 1
-    return 1 if slow else 0
+    return 1 if any(slow) else 0
+
+
+def _has_loop(problem: Composite, params: Params, batch: Batch) -> bool:
+    """Return `_is_slow`, found out once for each model."""
+    slow = _slow.get(problem.model)
+    if slow is None:
+        _slow[problem.model] = slow = _is_slow(problem, params, batch)
+    return slow
 
 
 def _is_slow(problem: Composite, params: Params, batch: Any) -> bool:

@@ -4,22 +4,23 @@ r"""A problem at a point, before anything is factorised.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._base.show import number
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._base.vector import norm, probe
-from .._problem.batch import Batch
-from .._problem.composite import Composite, Objective
-from .._problem.validate import check_inputs, check_outputs, check_state
-from .._rows.linearise import Linearisation, linearise
-from .._rows.rows import Rows, rows_at
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractObjective, AbstractProblem
+from .._problem.validate import check_inputs, check_state
+from .._rows.linearise import Linearisation
+from .._rows.rows import Rows, TermRows, linearise_at, rows_at
+from .._rows.stacked import StackedLinearisation
 from ..inverse._base import AbstractInverse
 from ..metric._base import AbstractLikelihood
 from ..solver._strategy import Strategy
@@ -46,13 +47,15 @@ class Lifted(eqx.Module):
 class Evaluation(eqx.Module):
     """A problem at a point, before anything is factorised."""
 
-    objective: Objective
+    objective: AbstractObjective
     """The problem on the batch of the loss."""
     rows: Rows
     """A, on the batch of the metric; Euclidean gauge."""
-    linear: Linearisation
+    linear: Linearisation | StackedLinearisation
     """The model on the batch of the loss."""
     value: Scalar
+    losses: PyTree
+    """The loss of each term, without its weight; `None` for a problem of one term."""
     differential: OutputCovector
     covector: Flat
     """g = Jᵀc + ∂R, R the penalty if there is one."""
@@ -70,11 +73,11 @@ class Evaluation(eqx.Module):
 
 
 def evaluate(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     strategy: Strategy,
-    metric_batch: Batch | None = None,
+    metric_batch: AnyBatch | None = None,
     penalty: Callable[[Params], Scalar] | None = None,
     *,
     careful: bool = True,
@@ -89,15 +92,12 @@ def evaluate(
     else:
         check_inputs(metric_batch)
         rows = rows_at(problem.at(metric_batch), params, strategy.memory)
-        moving, carried = split(params)
-        model = lambda p: objective.outputs_and_state(eqx.combine(p, carried))
-        linear = linearise(model, moving, rows.structure, has_state=True)
-        check_outputs(objective, linear.outputs)
+        linear = linearise_at(objective, params)
     check_state(params, linear.state)
     value, c = problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
-        lifted = lift(rows, c, strategy.inverse, problem.loss is None, careful)
+        lifted = lift(rows, c, strategy.inverse, own=True, careful=careful)
         r, share, steep = lifted.r, lifted.share, lifted.steep
         outside = pull_outside(rows, lifted.outside)
     else:
@@ -109,7 +109,10 @@ def evaluate(
         value = value + more.astype(value.dtype)
         covector = covector + p
         outside = p if outside is None else outside + p
-    return Evaluation(objective, rows, linear, value, c, covector, r, outside, share, steep)
+    losses = problem.losses(linear.outputs, objective.batch)
+    return Evaluation(
+        objective, rows, linear, value, losses, c, covector, r, outside, share, steep
+    )
 
 
 def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
@@ -140,14 +143,51 @@ def lift(
 ) -> Lifted:
     """Return r, what of c enters as a parameter covector, and the fraction of c inside the range.
 
-    `own` says that c is the differential of the likelihood of the metric, which then lifts it in
-    closed form. To split off steep samples is much to compile, and rarely needed: without `careful`
-    they are lifted, and it is said.
+    `own` says that c is the differential of the loss. Where that is the likelihood of the metric,
+    c is lifted in closed form. To split off steep samples is much to compile, and rarely needed:
+    without `careful` they are lifted, and it is said.
     """
+    parts = rows.objective.parts(c)
+    found = [
+        _lift(term, part, inverse, own and term.objective.problem.loss is None, careful)
+        for term, part in zip(rows.terms, parts, strict=True)
+    ]
+    return found[0] if len(found) == 1 else _stacked(rows, parts, found)
+
+
+def _stacked(rows: Rows, parts: Sequence[OutputCovector], found: Sequence[Lifted]) -> Lifted:
+    """Return the lifted covectors of several terms as one."""
+    outside = None
+    if any(lifted.outside is not None for lifted in found):
+        zero = lambda part: jax.tree.map(jnp.zeros_like, part)
+        filled = [
+            zero(part) if lifted.outside is None else lifted.outside
+            for part, lifted in zip(parts, found, strict=True)
+        ]
+        outside = rows.objective.pack(tuple(filled))
+    sizes = [
+        norm(term.linear.like.ravel(part)).astype(rows.dtype)
+        for term, part in zip(rows.terms, parts, strict=True)
+    ]
+    inside = [size * lifted.share for size, lifted in zip(sizes, found, strict=True)]
+    return Lifted(
+        r=jnp.concatenate([lifted.r for lifted in found]),
+        outside=outside,
+        share=fraction(norm(jnp.stack(inside)), norm(jnp.stack(sizes))),
+        steep=jnp.any(jnp.stack([lifted.steep for lifted in found])),
+    )
+
+
+def _lift(
+    rows: TermRows, c: OutputCovector, inverse: AbstractInverse, own: bool, careful: bool
+) -> Lifted:
+    """Return the lifted covector of one term, `own` if the metric lifts it in closed form."""
     objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
     metric, one = problem.metric, jnp.ones((), dtype)
     by_sample = objective.has_data and not metric.couples_samples
-    weights = problem.measure.weights(objective.count, dtype) if by_sample else one
+    weights = problem.measure.weights(objective.count, dtype) if by_sample else None
+    if rows.weight is not None:
+        weights = rows.weight.astype(dtype) * (one if weights is None else weights)
     if own:
         assert isinstance(metric, AbstractLikelihood)
         lifted = jax.vmap(metric.likelihood_lift) if objective.has_data else metric.likelihood_lift
@@ -191,28 +231,32 @@ def lift(
     )
     # Rounding of c itself is not a part outside the range; that of p - 1 at a saturated p is
     # absolute, 1e-16 of a loss of order one.
-    terms = norm(weights).astype(like.dtype) if rows.graded else 0.0
+    terms = norm(one if weights is None else weights).astype(like.dtype) if rows.graded else 0.0
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     outside = jax.tree.map(lambda x, y: jnp.where(rest > noise, x, y), outside, certain)
+    if rows.present is not None:
+        outside = jax.tree.map(lambda x: jnp.where(rows.present, x, 0.0), outside)
     some = norm(like.ravel(outside)) > 0
     share = jnp.where(some, fraction(norm(like.ravel(inside)), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)
 
 
-def _unweighted(c: OutputCovector, weights: Array) -> OutputCovector:
+def _unweighted(c: OutputCovector, weights: Array | None) -> OutputCovector:
     """Return the differential of the loss of each sample.
 
     The root of M_i w_i is S_i √w_i, and c is of the weighted loss: one √w_i is in the grading, the
     other one comes off here.
     """
-    if weights.ndim == 0:
+    if weights is None:
         return c
     safe = jnp.where(weights > 0, weights, 1.0)
+    if weights.ndim == 0:
+        return jax.tree.map(lambda x: x / safe.astype(x.dtype), c)
     divide = lambda x: x / safe.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
     return jax.tree.map(divide, c)
 
 
-def _steep(rows: Rows, r: Array, c: OutputCovector, cancels: bool) -> Array:
+def _steep(rows: TermRows, r: Array, c: OutputCovector, cancels: bool) -> Array:
     """Return the samples whose r is so large that it is not lifted; c is not weighted.
 
     A misclassified sample of a saturated model has r = c/√p, up to infinity, on a row √p Â that

@@ -3,14 +3,15 @@
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import PyTree
 
 from .._base.results import RESULTS, describe, failed, outcome
-from .._base.show import number, several, table
+from .._base.show import columns, number, several, table
 from .._base.tree import all_finite, cast_like, has_half
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
 from .._compat.xla import jit
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import half_explained, is_traced, validate, validate_metric_batch
 from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
@@ -37,18 +38,31 @@ class NaturalGradient(eqx.Module):
     result: RESULTS
     """A code that is data; `RESULTS[result]` is its message."""
     stats: Stats
+    losses: PyTree = None
+    """The loss of each of several `Terms`, without its weight, by name or by place."""
+    weights: PyTree = None
+    """The weight of each of several `Terms`, by name or by place."""
 
     def __repr__(self) -> str:
         loss = f"{several(self.value)}loss {number(self.value, '.6g')}"
         return f"NaturalGradient({loss}, {self.stats._text()}, {outcome(self.result)})"
 
     def __str__(self) -> str:
-        loss = number(self.value, ".6g")
-        return f"{'loss':<16}{loss}\n{self.stats}\n{'result':<16}{self.message}"
+        lines = "".join(f"{name:<16}{value}\n" for name, value in self._losses())
+        return f"{lines}{self.stats}\n{'result':<16}{self.message}"
 
     def _repr_html_(self) -> str:
-        lines = self.stats._lines()
-        return table([("loss", number(self.value, ".6g")), *lines, ("result", self.message)])
+        return table([*self._losses(), *self.stats._lines(), ("result", self.message)])
+
+    def _losses(self) -> list[tuple[str, str]]:
+        """Return the loss, and that of each term with its weight, as lines of a table."""
+        losses = columns("loss of", self.losses)
+        weights = columns("weight", self.weights).values()
+        each = [
+            (name, f"{number(loss, '.6g')}, weight {number(weight, '.3g')}")
+            for (name, loss), weight in zip(losses.items(), weights, strict=True)
+        ]
+        return [("loss", number(self.value, ".6g")), *each]
 
     @property
     def message(self) -> str:
@@ -57,11 +71,11 @@ class NaturalGradient(eqx.Module):
 
 
 def compute(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     strategy: Strategy,
-    metric_batch: Batch | None = None,
+    metric_batch: AnyBatch | None = None,
     check_samples: bool = False,
     careful: bool = True,
 ) -> NaturalGradient:
@@ -77,6 +91,8 @@ def compute(
         pushforward=evaluation.linear.pushforward(sub.solution.astype(like.dtype)),
         result=result,
         stats=stats,
+        losses=evaluation.losses,
+        weights=problem.reported_weights,
     )
 
 
@@ -84,7 +100,7 @@ _jitted = {level: jit(compute, level) for level in EFFORTS}
 
 
 def natural_gradient(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -101,10 +117,10 @@ def natural_gradient(
 
     **Arguments:**
 
-    - `problem`: a `Composite`.
+    - `problem`: a `Composite`, or `Terms` of several.
     - `params`: the parameters; any pytree. Floating array leaves are differentiated.
     - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
-        `None`.
+        `None`. For `Terms` a dictionary, or a tuple, of one such batch per term.
     - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Nothing is damped unless
         you say so.
     - `solver`: how it is computed; defaults to `solver.Auto()`.
@@ -117,7 +133,7 @@ def natural_gradient(
     """
     given = params
     params, data = validate(problem, params, batch)
-    other = validate_metric_batch(metric_batch, data)
+    other = validate_metric_batch(problem, metric_batch, data)
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
     arguments = (problem, params, data, strategy, other, not traced)

@@ -5,7 +5,7 @@ solution is one is decided by its certificate (`Stats.residual`), whoever's solv
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -18,8 +18,9 @@ from .._base.part import Part
 from .._base.results import RESULTS, among, failed
 from .._base.tree import all_finite, split
 from .._base.types import Flat, Outputs, Params
-from .._problem.batch import Batch
+from .._problem.batch import AnyBatch, Batch
 from .._problem.composite import Composite, Objective
+from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import is_traced
 from .._rows.block_root import BlockRoot
 from .._rows.rows import Rows, rows_at
@@ -52,25 +53,23 @@ def outcome(
     # Whatever is judged by singular values is judged where they were found.
     pieces = factorised.blocks or ((None, factorised),)
     plain, objective = evaluation.rows, evaluation.rows.objective
-    inputs = (objective.batch, evaluation.objective.batch)
     differential = (evaluation.value, evaluation.differential)
-    # Undamped, a differential that underflows is lost, unless the metric lifts it in closed form.
-    underflow_matters = rows.graded and objective.problem.loss is not None and not damped
+    finite_inputs, finite_outputs = _finite_data(evaluation, plain)
     couples = no
     if check_samples is not False:
         mixes = lambda: mixes_samples(objective, plain.params, plain.outputs)
         couples = jax.lax.cond(check_samples, mixes, lambda: no)
     verdicts = [
         (~all_finite(plain.params), RESULTS.nonfinite_params),
-        (~all_finite(inputs), RESULTS.nonfinite_batch),
-        (~all_finite((rows.outputs, evaluation.linear.outputs)), RESULTS.nonfinite_outputs),
+        (~finite_inputs, RESULTS.nonfinite_batch),
+        (~finite_outputs, RESULTS.nonfinite_outputs),
         (couples, RESULTS.coupled_samples),
-        (~jnp.all(admitted(evaluation.objective, evaluation.linear.outputs)), RESULTS.bad_targets),
+        (~_all_admitted(evaluation), RESULTS.bad_targets),
         (~all_finite(differential), RESULTS.nonfinite_loss),
         (~_is_metric(plain), RESULTS.bad_metric),
         (~rows.gauge.valid, RESULTS.bad_gauge),
         (~all_finite(evaluation.covector), RESULTS.nonfinite_jacobian),
-        (_saturated(evaluation) if underflow_matters else no, RESULTS.saturated),
+        (no if damped else _saturated(evaluation), RESULTS.saturated),
         (no if damped else _any(_dropped(plain, piece) for _, piece in pieces), RESULTS.unresolved),
         (_any(_bad_filter(piece) for _, piece in pieces), RESULTS.bad_filter),
         (~factors.valid, RESULTS.bad_preconditioner),
@@ -97,6 +96,33 @@ def retried(result: RESULTS) -> bool:
     return is_traced(result) or bool(among(result, RETRIED))
 
 
+def _finite_data(evaluation: Evaluation, rows: Rows) -> tuple[Array, Array]:
+    """Return whether inputs and targets, and outputs, are finite, of the terms that are present."""
+    mine, other = rows.objective, evaluation.objective
+    batches = zip(mine.batch.parts, other.batch.parts, strict=True)
+    outputs = zip(mine.parts(rows.outputs), other.parts(evaluation.linear.outputs), strict=True)
+    return present_finite(mine, batches), present_finite(mine, outputs)
+
+
+def present_finite(objective: AbstractObjective, parts: Iterable[Any]) -> Array:
+    """Return whether what each term has is finite; that of an absent term does not matter."""
+    return _all_present(objective, [all_finite(part) for part in parts])
+
+
+def _all_present(objective: AbstractObjective, fine: Sequence[Array]) -> Array:
+    """Return whether something holds for every term that is present."""
+    pairs = zip(fine, objective.weights, strict=True)
+    held = [found if weight is None else found | ~(weight > 0) for found, weight in pairs]
+    return held[0] if len(held) == 1 else jnp.all(jnp.stack(held))
+
+
+def _all_admitted(evaluation: Evaluation) -> Array:
+    """Return whether the targets of all samples are admitted."""
+    objective = evaluation.objective
+    parts = zip(objective.terms, objective.parts(evaluation.linear.outputs), strict=True)
+    return _all_present(objective, [jnp.all(admitted(term, z)) for term, z in parts])
+
+
 def admitted(objective: Objective, outputs: Outputs) -> Array:
     """Return which samples have targets that the likelihood admits, if that is the loss."""
     metric = objective.problem.metric
@@ -115,7 +141,7 @@ def _left_over(
 ) -> Array:
     """Return whether a gradient is lost with a metric that is zero; a damped inverse keeps it."""
     # A covariance of equal scores is zero, not lost.
-    if damped or evaluation.rows.objective.problem.metric.centred:
+    if damped or evaluation.rows.centred:
         return jnp.asarray(False)
     spectrum, covector = piece.spectrum, evaluation.covector
     if part is not None:
@@ -127,8 +153,12 @@ def _left_over(
 
 def _is_metric(rows: Rows) -> Array:
     """Return whether root and weights are finite; a logarithm of -inf is an absent row."""
-    scale = rows.log_scale
-    return rows.root.is_finite & jnp.all(~jnp.isnan(scale) & (scale != jnp.inf))
+
+    def fine(term):
+        scale = term.log_scale
+        return term.root.is_finite & jnp.all(~jnp.isnan(scale) & (scale != jnp.inf))
+
+    return _all_present(rows.objective, [fine(term) for term in rows.terms])
 
 
 def _bad_filter(piece: Factorised) -> Array:
@@ -140,7 +170,13 @@ def _bad_filter(piece: Factorised) -> Array:
     return jnp.any(~(jnp.isfinite(h) & (h >= 0)))
 
 
-def mixes_samples(objective: Objective, params: Params, outputs: Outputs) -> Array:
+def mixes_samples(objective: AbstractObjective, params: Params, outputs: Outputs) -> Array:
+    """Return whether the model of a term that is present mixes samples that are not declared."""
+    parts = zip(objective.terms, objective.parts(outputs), strict=True)
+    return ~_all_present(objective, [~_mixes(term, params, z) for term, z in parts])
+
+
+def _mixes(objective: Objective, params: Params, outputs: Outputs) -> Array:
     """Return whether a sample alone has other outputs than the same sample in its batch.
 
     Outputs that are all zero, as those of a last layer that starts at zero, are the same in any
@@ -178,11 +214,13 @@ def _nudged(params: Params, moved: Array) -> Params:
 
 
 def _saturated(evaluation: Evaluation) -> Array:
-    if evaluation.lifted is None:
-        return jnp.asarray(False)
-    log_scale = evaluation.rows.root.log_scale
-    tiny = jnp.log(jnp.finfo(log_scale.dtype).tiny)
-    return jnp.any(evaluation.rows.active & (2 * log_scale < tiny))
+    """Return whether a differential has underflowed, and no metric lifts it in closed form."""
+    found = [jnp.asarray(False)]
+    for term in evaluation.rows.terms:
+        if evaluation.lifted is not None and term.graded and term.objective.problem.loss is not None:
+            tiny = jnp.log(jnp.finfo(term.root.log_scale.dtype).tiny)
+            found.append(jnp.any(term.active & (2 * term.root.log_scale < tiny)))
+    return found[-1] if len(found) < 3 else _any(found)
 
 
 def _dropped(rows: Rows, piece: Factorised) -> Array:
@@ -199,10 +237,10 @@ def _dropped(rows: Rows, piece: Factorised) -> Array:
 
 def raise_failure(
     result: RESULTS,
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
-    metric_batch: Batch | None = None,
+    batch: AnyBatch,
+    metric_batch: AnyBatch | None = None,
 ) -> None:
     """Raise a `RuntimeError` if a concrete result is a failure, with the place where it arose."""
     if bool(failed(result)):
@@ -212,14 +250,27 @@ def raise_failure(
 
 def place_of(
     result: RESULTS,
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
-    metric_batch: Batch | None = None,
+    batch: AnyBatch,
+    metric_batch: AnyBatch | None = None,
 ) -> str:
     """Return in words the leaf or the sample where a failure arose, as far as it has one."""
     if bool(result == RESULTS.nonfinite_params):
         return _bad_leaves(params, "params")
+    labels = problem.at(batch).labels or ("",)
+    others = [None] * len(labels) if metric_batch is None else metric_batch.parts
+    for label, term, part, other in zip(labels, problem.terms, batch.parts, others, strict=True):
+        found = _place(result, term, params, part, other)
+        if found:
+            return f" Term {label!r}:{found}" if label else found
+    return ""
+
+
+def _place(
+    result: RESULTS, problem: Composite, params: Params, batch: Batch, metric_batch: Batch | None
+) -> str:
+    """Return the place of a failure in one term; empty if it is not there."""
     if bool(result == RESULTS.nonfinite_batch):
         return _bad_leaves(batch, "batch") or _bad_leaves(metric_batch, "metric_batch")
     if bool(result == RESULTS.nonfinite_outputs):
@@ -242,8 +293,9 @@ def _bad_leaves(tree, name: str) -> str:
 
 def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
     objective, metric = problem.at(batch), problem.metric
-    assert isinstance(metric, AbstractLikelihood)
     bad = np.flatnonzero(~np.asarray(admitted(objective, objective.outputs(params))))
+    if not bad.size or not isinstance(metric, AbstractLikelihood):
+        return ""
     name = type(metric).__name__
     if not objective.has_data:
         targets = jax.tree.map(lambda y: np.asarray(y).tolist(), objective.batch.targets)
@@ -255,11 +307,14 @@ def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
 def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
     objective = problem.at(batch)
     outputs = objective.outputs(params)
+    (rows,) = rows_at(objective, params).terms
+    if bool(rows.root.is_finite):
+        return ""
     if not objective.has_data:
         return f" {objective.observed.complaint(outputs)}"
     if problem.metric.couples_samples:
         return f" {problem.metric.complaint(outputs)}"
-    root = rows_at(objective, params).root
+    root = rows.root
     assert isinstance(root, BlockRoot)
     bad = np.flatnonzero(~np.asarray(jax.vmap(lambda root: root.is_finite)(root.roots)))
     if not bad.size:

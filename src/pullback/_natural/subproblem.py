@@ -26,8 +26,8 @@ from .._base.results import RESULTS
 from .._base.show import number
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from ..solver._strategy import Strategy
 from .derivative import stop
 from .evaluate import Evaluation, evaluate, follow, lift, pull_outside
@@ -339,11 +339,11 @@ class Subproblem(eqx.Module):
 
 
 def subproblem(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     strategy: Strategy,
-    metric_batch: Batch | None = None,
+    metric_batch: AnyBatch | None = None,
     *,
     penalty: Callable[[Params], Scalar] | None = None,
     constraint: Callable[[Params], Params] | None = None,

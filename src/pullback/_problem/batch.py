@@ -1,6 +1,9 @@
-"""The batch: inputs and targets with one leading sample axis, counted in one place."""
+"""The batch: inputs and targets with one leading sample axis, counted in one place.
 
-from typing import Any, NamedTuple
+A problem of several terms has one batch for each of them (`Batches`).
+"""
+
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -9,6 +12,7 @@ from jaxtyping import Array, Float
 
 from .._base.tree import structure
 from .._base.types import Params
+from .form import Form
 
 
 class Batch(NamedTuple):
@@ -17,10 +21,39 @@ class Batch(NamedTuple):
     inputs: Any
     targets: Any
 
+    @property
+    def parts(self) -> "tuple[Batch, ...]":
+        """The batch of each term: this one."""
+        return (self,)
 
-def as_batch(batch: Any) -> Batch:
-    """Return a `Batch` from `None`, `(inputs,)`, `(inputs, targets)` or `(None, targets)`."""
-    if isinstance(batch, Batch):
+
+class Batches(eqx.Module):
+    """The batches of several terms, in the order of the terms."""
+
+    parts: tuple[Batch, ...]
+    form: Form = eqx.field(static=True)
+
+    @property
+    def inputs(self) -> Any:
+        """The inputs of each term, by name or by place."""
+        return self.form.pack([part.inputs for part in self.parts])
+
+    @property
+    def targets(self) -> Any:
+        """The targets of each term, by name or by place."""
+        return self.form.pack([part.targets for part in self.parts])
+
+
+AnyBatch: TypeAlias = Batch | Batches
+"""The batch of one term, or of several."""
+
+
+def as_batch(batch: Any) -> Any:
+    """Return a `Batch` from `None`, `(inputs,)`, `(inputs, targets)` or `(None, targets)`.
+
+    The batches of several terms, which `Terms.as_batch` has read, stay what they are.
+    """
+    if isinstance(batch, Batch | Batches):
         return batch
     if batch is None:
         return Batch(None, None)
@@ -56,11 +89,17 @@ def sample_count(batch: Batch) -> int | None:
     return count
 
 
-def entries(params: Params, *batches: Batch | None) -> int | None:
+def entries(params: Params, *batches: AnyBatch | None) -> int | None:
     """Return the number of parameters times that of samples; `None` for a model without data."""
-    counts = [None if batch is None else sample_count(batch) for batch in batches]
+    counts = [None if batch is None else _total(batch) for batch in batches]
     count = max((count for count in counts if count is not None), default=None)
     return None if count is None else structure(params).size * count
+
+
+def _total(batch: AnyBatch) -> int | None:
+    """Return the number of samples of all terms; `None` if one has no data."""
+    counts = [sample_count(part) for part in batch.parts]
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def replace_absent(batch: Batch, weights: Float[Array, " N"]) -> Batch:

@@ -21,9 +21,10 @@ from ..metric._euclidean import Euclidean
 from .batch import Batch, as_batch, replace_absent, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
+from .problem import AbstractObjective, AbstractProblem
 
 
-class Composite(eqx.Module):
+class Composite(AbstractProblem):
     """A composite optimisation problem: `Composite(model, loss, metric)`.
 
     Samples are independent given the parameters: `outputs[i]` depends on `inputs[i]` only. Declare
@@ -96,15 +97,23 @@ class Composite(eqx.Module):
         rest = f"{self.metric!r}, {self.measure!r}{''.join(declared)}"
         return f"Composite({', '.join(parts)}, {rest})"
 
-    def outputs(self, params: Params, inputs: PyTree) -> Outputs:
-        """Return the outputs of the model.
+    @property
+    def terms(self) -> "tuple[Composite, ...]":
+        """The terms: this one."""
+        return (self,)
+
+    def as_batch(self, batch: Any) -> Batch:
+        """Return a batch of inputs and targets.
 
         **Arguments:**
 
-        - `params`: the parameters.
-        - `inputs`: the inputs of the batch, `None` for a model without data.
+        - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
+            `None`.
         """
-        return self.outputs_and_state(params, inputs)[0]
+        batch = as_batch(batch)
+        if not isinstance(batch, Batch):
+            raise ValueError("the batches of several terms were given to a problem of one term.")
+        return batch
 
     def outputs_and_state(self, params: Params, inputs: PyTree) -> tuple[Outputs, PyTree]:
         """Return the outputs of the model and its new state, `None` for a model without state.
@@ -245,14 +254,22 @@ class Composite(eqx.Module):
         - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
             `None`.
         """
-        batch = as_batch(batch)
+        batch = self.as_batch(batch)
         count = sample_count(batch)
         if count is not None and not self.coupled and not self.measure.positive:
             batch = replace_absent(batch, self.measure.weights(count, jnp.result_type(float)))
         return Objective(self, batch)
 
+    def check_loss(self) -> None:
+        if self.loss is None:
+            _ = self.likelihood  # raises where there is none
 
-class Objective(eqx.Module):
+    def mapped(self, *functions: Callable[["Composite"], "Composite"]) -> "Composite":
+        (function,) = functions
+        return function(self)
+
+
+class Objective(AbstractObjective):
     r"""A problem on one batch: \(\theta \mapsto f(\theta)\), \(L(f(\theta))\), and distances."""
 
     problem: Composite
@@ -261,6 +278,25 @@ class Objective(eqx.Module):
     def __repr__(self) -> str:
         samples = f"{self.count} samples" if self.has_data else "no data"
         return f"Objective({self.problem!r}, {samples})"
+
+    @property
+    def terms(self) -> "tuple[Objective, ...]":
+        """The terms: this one."""
+        return (self,)
+
+    @property
+    def weights(self) -> tuple[None]:
+        return (None,)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ()
+
+    def parts(self, outputs: PyTree) -> tuple[Any, ...]:
+        return (outputs,)
+
+    def pack(self, parts: tuple[Any, ...]) -> Any:
+        return parts[0]
 
     @property
     def count(self) -> int:
@@ -289,23 +325,6 @@ class Objective(eqx.Module):
         """The metric of a model without data, which may have targets."""
         return self.problem.metric.observe(self.batch.targets, jnp.asarray(0))
 
-    def outputs(self, params: Params) -> Outputs:
-        """Return the outputs of the model on the batch."""
-        return self.problem.outputs(params, self.batch.inputs)
-
-    def outputs_and_state(self, params: Params) -> tuple[Outputs, PyTree]:
-        """Return the outputs of the model on the batch, and its new state."""
-        return self.problem.outputs_and_state(params, self.batch.inputs)
-
-    def value(self, params: Params) -> Scalar:
-        """Return the loss on the batch."""
-        return self.problem.value(self.outputs(params), self.batch)
-
-    def differential(self, params: Params) -> tuple[Scalar, PyTree]:
-        """Return the loss and its gradient with respect to the differentiable leaves."""
-        moving, carried = split(params)
-        return jax.value_and_grad(lambda p: self.value(eqx.combine(p, carried)))(moving)
-
     @property
     def has_divergence(self) -> bool:
         """Whether `divergence` is defined: the metric has one, sample by sample."""
@@ -326,16 +345,17 @@ class Objective(eqx.Module):
         return self.problem.measure.total(jax.vmap(one)(arrays, jnp.arange(self.count)))
 
 
-def without_loss(problem: Composite) -> Composite:
+def without_loss(problem: AbstractProblem) -> Any:
     """Return a problem whose loss is zero, for what asks for its geometry alone."""
-    return eqx.tree_at(lambda p: p.loss, problem, _zero, is_leaf=lambda x: x is None)
+    zero = lambda p: eqx.tree_at(lambda p: p.loss, p, _zero, is_leaf=lambda x: x is None)
+    return problem.mapped(zero)
 
 
 def _zero(*_: Any) -> Scalar:
     return jnp.zeros(())
 
 
-def check_stateful(problem: Composite, params: Params) -> None:
+def check_stateful(problem: AbstractProblem, params: Params) -> None:
     """Raise a `ValueError` if a model with state is given none, or one without is given some."""
     if problem.stateful and not isinstance(params, Stateful):
         raise ValueError(

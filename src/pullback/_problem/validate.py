@@ -14,8 +14,10 @@ import numpy as np
 from .._base.stateful import Stateful
 from .._base.tree import has_half, is_half, refuse_complex, split, structure
 from .._base.types import Outputs, Params
-from .batch import Batch, as_batch, sample_count
-from .composite import Composite, Objective, check_stateful
+from .batch import AnyBatch, Batches, sample_count
+from .composite import check_stateful
+from .problem import AbstractObjective, AbstractProblem
+from .terms import about
 
 
 def is_traced(tree: Any) -> bool:
@@ -23,21 +25,21 @@ def is_traced(tree: Any) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
 
 
-def validate(problem: Composite, params: Params, batch: Any = None) -> tuple[Params, Batch]:
+def validate(problem: AbstractProblem, params: Params, batch: Any = None) -> tuple[Params, Any]:
     """Return parameters and batch as arrays; raise if one of the three cannot be used."""
     check_problem(problem)
-    return check_point(problem, params), _arrays(as_batch(batch))
+    return check_point(problem, params), _arrays(problem.as_batch(batch))
 
 
-def validate_metric_batch(metric_batch: Any, batch: Batch) -> Batch | None:
+def validate_metric_batch(problem: AbstractProblem, metric_batch: Any, batch: AnyBatch) -> Any:
     """Return the batch of the metric as arrays, `None` if it is that of the loss."""
     if metric_batch is None:
         return None
-    if batch.inputs is None:
+    if all(part.inputs is None for part in batch.parts):
         raise ValueError(
             "metric_batch is for models with data; this problem was called without a batch."
         )
-    return _arrays(as_batch(metric_batch))
+    return _arrays(problem.as_batch(metric_batch))
 
 
 @contextlib.contextmanager
@@ -61,14 +63,14 @@ def half_explained(params: Params) -> Iterator[None]:
 
 def check_problem(problem: Any) -> None:
     """Raise a `ValueError` if this is not a problem."""
-    if not isinstance(problem, Composite):
+    if not isinstance(problem, AbstractProblem):
         raise ValueError(
-            "problem must be a pullback.Composite(model=..., loss=..., metric=...), got "
-            f"{type(problem).__name__}."
+            "problem must be a pullback.Composite(model=..., loss=..., metric=...), or a "
+            f"pullback.Terms(...) of several, got {type(problem).__name__}."
         )
 
 
-def check_point(problem: Composite, params: Params) -> Params:
+def check_point(problem: AbstractProblem, params: Params) -> Params:
     """Return parameters, and state if the problem has one, as JAX arrays; raise if unusable."""
     check_stateful(problem, params)
     if not isinstance(params, Stateful):
@@ -97,7 +99,7 @@ def check_params(params: Params) -> Params:
     return params
 
 
-def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
+def check_batch(problem: AbstractProblem, params: Params, batch: AnyBatch) -> None:
     """Raise a `ValueError` if a batch does not fit the model, which is traced for its shapes."""
     check_inputs(batch)
     outputs, state = eqx.filter_eval_shape(problem.outputs_and_state, params, batch.inputs)
@@ -105,15 +107,30 @@ def check_batch(problem: Composite, params: Params, batch: Batch) -> None:
     check_state(params, state)
 
 
-def check_inputs(batch: Batch) -> None:
+def check_inputs(batch: AnyBatch) -> None:
     """Raise a `ValueError` if inputs are complex or leading axes disagree."""
     # Complex targets are data: the loss, which is real, is differentiated in the outputs only.
-    refuse_complex(batch.inputs, "batch inputs")
-    sample_count(batch)
+    labels = batch.form.labels if isinstance(batch, Batches) else (None,)
+    for label, part in zip(labels, batch.parts, strict=True):
+        with contextlib.nullcontext() if label is None else about(label):
+            refuse_complex(part.inputs, "batch inputs")
+            sample_count(part)
 
 
-def check_outputs(objective: Objective, outputs: Outputs) -> None:
+def check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
+    if not objective.labels:
+        return _check_outputs(objective, outputs)
+    for label, term, part in zip(
+        objective.labels, objective.terms, objective.parts(outputs), strict=True
+    ):
+        with about(label):
+            _check_outputs(term, part)
+    return None
+
+
+def _check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
+    """Raise a `ValueError` if the outputs of one term (or their shapes) are none of a model."""
     arrays = [x for x in jax.tree.leaves(outputs) if hasattr(x, "dtype")]
     if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays):
         raise ValueError(

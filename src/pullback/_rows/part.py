@@ -15,7 +15,8 @@ from .._base.stateful import Stateful
 from .._base.tree import split
 from .._base.types import Outputs, Params
 from .linearise import Linearisation
-from .rows import Rows
+from .base import Rows
+from .rows import TermRows
 from .separated import separable
 
 
@@ -37,6 +38,11 @@ class PartialModel(eqx.Module):
 
 def columns(rows: Rows, part: Part) -> Rows:
     """Return A_b, the rows of the problem in which only these leaves are parameters."""
+    return rows.with_terms(tuple(_columns(term, part) for term in rows.terms)).resolved()
+
+
+def _columns(rows: TermRows, part: Part) -> TermRows:
+    """Return the columns of one term."""
     moving, carried = split(rows.params)
     rest = eqx.combine(part.others.select(moving), carried)
     params = part.select(moving)
@@ -48,5 +54,7 @@ def columns(rows: Rows, part: Part) -> Rows:
     )
     gauge = rows.gauge.part(part.take)
     cut = None if rows.cut is None else separable(objective, params)
-    mine = Rows(objective, params, linear, rows.root, rows.log_scale, gauge, rows.memory, cut=cut)
-    return mine.resolved()
+    return TermRows(
+        objective, params, linear, rows.root, rows.log_scale, gauge, rows.memory, cut=cut,
+        weight=rows.weight,
+    )  # fmt: skip

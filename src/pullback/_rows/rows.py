@@ -1,12 +1,13 @@
-r"""\(A = S^\top J\) at a point, as an operator: linearised once, nothing dense until asked for.
+r"""\(A = S^\top J\) of one term, as an operator: linearised once, nothing dense until asked for.
 
 The rows are kept in the graded form of the metric's root, \(A = \mathrm{diag}(e^{\ell})\,\hat A\)
 with \(\hat A = \hat S^\top J\) of order one. The weights of the measure are part of the grading,
-\(\ell_i + \tfrac12 \log w_i\), and an absent sample has \(\ell = -\infty\). Vectors on the
-parameters are flat, in the orthonormal coordinates \(\eta = R\delta\) of the gauge (`gauge.py`).
+\(\ell_i + \tfrac12 \log w_i\), and an absent sample has \(\ell = -\infty\). The weight of a term
+among others, \(\omega\), adds \(\tfrac12\log\omega\).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -19,13 +20,17 @@ from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
+from .base import Rows
+from .base import scatter as scatter
 from .block_root import BlockRoot
 from .cut import Cut, Uncut
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
 from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
 from .separated import Separated, separable, separate
+from .stacked import StackedLinearisation, StackedRows
 
 MEMORY = 2**30
 """The default bound, in bytes, on the working storage of Jacobian blocks."""
@@ -41,8 +46,8 @@ class Analysis:
         self.found = found
 
 
-class Rows(eqx.Module):
-    """Ã = A R⁻¹, the whitened Jacobian in orthonormal coordinates of the gauge."""
+class TermRows(Rows):
+    """Ã = A R⁻¹ of one term."""
 
     objective: Objective
     params: Params
@@ -59,68 +64,31 @@ class Rows(eqx.Module):
     analysis: Analysis | None = eqx.field(static=True, default=None)
     cut: Cut | Uncut | None = None
     """How a model that mixes samples is separated into samples; `None` if it mixes none."""
+    weight: Scalar | None = None
+    """ω, the weight among other terms; `None` for a problem of one term."""
 
-    def __repr__(self) -> str:
-        return f"Rows({self._text()})"
+    @property
+    def terms(self) -> "tuple[TermRows, ...]":
+        return (self,)
 
-    def _text(self) -> str:
-        """Return the shape and the dtype of A, of one of them if there are several."""
-        *batch, m = self.log_scale.shape
-        several = f"{' x '.join(map(str, batch))} results: " if batch else ""
-        return f"{several}A is {m} x {self.linear.params.size}, {self.dtype}"
+    @property
+    def present(self) -> Array | None:
+        """Whether the weight of the term is positive; `None` if it has none."""
+        return None if self.weight is None else self.weight > 0
 
     # ---- sizes ----------------------------------------------------------------------------------
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(m, P)."""
-        return self.log_scale.shape[0], self.linear.params.size
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the linear algebra."""
-        return self.log_scale.dtype
-
-    @property
-    def structure(self) -> Structure:
-        """How the parameters lie in a flat vector."""
-        return self.linear.params
-
-    @property
-    def count(self) -> int:
-        """N, the number of samples."""
-        return self.objective.count
-
-    @property
-    def outputs(self) -> Outputs:
-        """z, the outputs at this point."""
-        return self.linear.outputs
-
-    @property
-    def active(self) -> Array:
-        """Which rows are present; those of a sample of weight zero are not."""
-        return self.log_scale > -jnp.inf
-
-    @property
-    def scale(self) -> Float[Array, " m"]:
-        """The grading e^ℓ of the rows."""
-        return jnp.exp(self.log_scale)
-
-    @property
     def graded(self) -> bool:
-        """Whether the scales of rows may differ by more than a float resolves."""
         return self.objective.problem.metric.graded
 
     @property
-    def largest_log_scale(self) -> Scalar:
-        """The logarithm of the heaviest row weight; zero if every row is absent."""
-        top = jnp.max(jnp.where(self.active, self.log_scale, -jnp.inf), initial=-jnp.inf)
-        return jnp.where(jnp.isfinite(top), top, 0.0)
+    def centred(self) -> bool:
+        return self.objective.problem.metric.centred
 
     @property
     def noise(self) -> Scalar:
-        """The singular value at or below which Ã is rounding of the mean that was taken off."""
-        if not self.objective.problem.metric.centred:
+        if not self.centred:
             return jnp.zeros((), self.dtype)
         # Σ w_i J_i/√W, the mean row as large as it is in A.
         weights = self.scale * self.scale
@@ -132,7 +100,6 @@ class Rows(eqx.Module):
 
     @property
     def by_sample(self) -> bool:
-        """Whether the rows of J are formed sample by sample."""
         return self.objective.by_sample or isinstance(self.cut, Cut)
 
     @property
@@ -149,102 +116,70 @@ class Rows(eqx.Module):
 
     # ---- other rows of the same problem ---------------------------------------------------------
 
-    def divided_by(self, log_factor: Scalar) -> "Rows":
-        """Return e^-log_factor A."""
+    def divided_by(self, log_factor: Scalar) -> "TermRows":
         return eqx.tree_at(lambda rows: rows.log_scale, self, self.log_scale - log_factor)
 
-    def resolved(self) -> "Rows":
-        """Return the rows, all of them absent if they are rounding (samples that are all alike)."""
-        if not self.objective.problem.metric.centred:
+    def resolved(self) -> "TermRows":
+        if not self.centred:
             return self
         size = jnp.linalg.norm(self.rmv(probe(self.shape[0], self.dtype)))
         log_scale = jnp.where(size > self.noise, self.log_scale, -jnp.inf)
         return eqx.tree_at(lambda rows: rows.log_scale, self, log_scale)
 
-    def in_gauge(self, gauge: Any) -> "Rows":
-        """Return the rows in the coordinates of what the user gives as a gauge."""
+    def in_gauge(self, gauge: Any) -> "TermRows":
         gauge = as_gauge(gauge, self.structure, self.dtype)
-        return Rows(
-            self.objective, self.params, self.linear, self.root, self.log_scale, gauge, self.memory,
-            cut=self.cut,
-        )  # fmt: skip
+        return replace(self, gauge=gauge, dense=None, order=None, analysis=None)
 
-    def analysed(self, found: Any) -> "Rows":
+    def analysed(self, found: Any) -> "TermRows":
         """Return the rows with the result of an analysis of the model."""
-        return Rows(
-            self.objective, self.params, self.linear, self.root, self.log_scale, self.gauge,
-            self.memory, analysis=Analysis(found), cut=self.cut,
-        )  # fmt: skip
+        return replace(self, dense=None, order=None, analysis=Analysis(found))
 
-    def formed(self, dense: Array, order: np.ndarray | None = None) -> "Rows":
-        """Return the rows with Ã, its grading left out, at hand."""
-        return Rows(
-            self.objective, self.params, self.linear, self.root, self.log_scale, self.gauge,
-            self.memory, dense, order, self.analysis, self.cut,
-        )  # fmt: skip
+    def formed(self, dense: Array, order: np.ndarray | None = None) -> "TermRows":
+        return replace(self, dense=dense, order=order)
 
-    # ---- coordinates ----------------------------------------------------------------------------
+    def widened(self, dtype: Any) -> "TermRows":
+        cast = lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x
+        wide = replace(
+            self, log_scale=cast(self.log_scale), gauge=jax.tree.map(cast, self.gauge)
+        )
+        # Factors of layers have the precision of the model.
+        return wide.analysed(None)
 
-    def to_params(self, eta: Flat) -> Flat:
-        """Return δ = R⁻¹ η."""
-        return self.gauge.lower(eta)
+    def weighed(self, weight: Scalar | None, dtype: Any) -> "TermRows":
+        """Return √ω A, with linear algebra in another dtype."""
+        log_scale = self.log_scale.astype(dtype)
+        if weight is not None:
+            log_scale = log_scale + jnp.log(weight).astype(dtype) / 2
+        return replace(self, log_scale=log_scale, weight=weight)
 
-    def from_params(self, delta: Flat) -> Flat:
-        """Return η = R δ."""
-        return self.gauge.lift(delta)
-
-    def pull(self, g: Flat) -> Flat:
-        """Return R⁻ᵀ g, a parameter covector in orthonormal coordinates."""
-        return self.gauge.pull(g)
+    def with_terms(self, terms: "tuple[TermRows, ...]") -> "TermRows":
+        (rows,) = terms
+        return rows
 
     # ---- products -------------------------------------------------------------------------------
 
-    def mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Return Ã η."""
-        return self.scale * self.unit_mv(eta)
-
-    def rmv(self, y: Float[Array, " m"]) -> Flat:
-        """Return Ãᵀ y."""
-        return self.unit_rmv(self.scale * y)
-
-    def unit_mv(self, eta: Flat) -> Float[Array, " m"]:
-        """Return Ã η without the grading."""
-        if self.dense is not None:
-            return self.dense @ (eta if self.order is None else eta[self.order])
-        return self.unit_push(self.gauge.lower(eta))
-
-    def unit_push(self, delta: Flat) -> Float[Array, " m"]:
-        """Return Â δ for δ in the coordinates of the parameters."""
-        if self.dense is not None and isinstance(self.gauge, EuclideanGauge):
-            return self.unit_mv(delta)
-        return self.unit_output(self.linear.pushforward(delta.astype(self.structure.dtype)))
-
     def unit_output(self, v: OutputVector) -> Float[Array, " m"]:
-        """Return Ŝᵀ v, an output vector in the whitened space without the grading."""
         return jnp.where(self.active, self.root.unit_transpose(v).astype(self.dtype), 0.0)
 
-    def unit_rmv(self, y: Float[Array, " m"]) -> Flat:
-        """Return the transpose of `unit_mv` on y."""
-        if self.dense is None:
-            y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
-            return self.gauge.pull(self.linear.pull(self.root.unit(y)).astype(self.dtype))
-        pulled = self.dense.T @ y
-        return pulled if self.order is None else scatter(pulled, self.order)
+    def unit_pull(self, y: Float[Array, " m"]) -> Flat:
+        y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
+        return self._present(self.linear.pull(self.root.unit(y)).astype(self.dtype))
 
     def pull_output(self, c: OutputCovector) -> Flat:
-        """Return Jᵀ c in the coordinates of the parameters."""
-        return self.linear.pull(c).astype(self.dtype)
+        return self._present(self.linear.pull(c).astype(self.dtype))
+
+    def _present(self, g: Flat) -> Flat:
+        """Return a covector, zero if the term is absent: zero times NaN would be NaN."""
+        return g if self.present is None else jnp.where(self.present, g, 0.0)
 
     # ---- dense blocks ---------------------------------------------------------------------------
 
     def unit_rows(self) -> Float[Array, "m P"]:
-        """Return Ã, dense, without its grading."""
         if self.dense is not None and self.order is None:
             return self.dense
         return self.gauge.rows(self._plain_rows())
 
     def sum_blocks(self, function: Callable[[Float[Array, "b P"]], Array]) -> Array:
-        """Return the sum of a function of blocks of rows of Ã, one block of samples at a time."""
         formed = self.dense is not None and self.order is None
         if formed or not self.by_block or self.chunk >= self.count:
             return function(self.scale[:, None] * self.unit_rows())
@@ -258,7 +193,6 @@ class Rows(eqx.Module):
         return sum_over_samples(blocks, self._scaled_samples(), self.count, self.chunk)
 
     def sample_blocks(self, function: Callable[[Float[Array, "q P"]], Array]) -> Array:
-        """Return a function of the rows of each sample; of each row where samples have no rows."""
         if not self.by_block:
             # A coupled metric may have another number of rows than a multiple of the samples.
             count = self.shape[0] if self.shape[0] % self.count else self.count
@@ -271,10 +205,6 @@ class Rows(eqx.Module):
             return function(self.gauge.rows(block(sample)))
 
         return over_samples(one, self._scaled_samples(), self.count, self.chunk)
-
-    def gram(self) -> Float[Array, "P P"]:
-        """Return ÃᵀÃ, summed over blocks of samples."""
-        return self.sum_blocks(lambda rows: rows.T @ rows)
 
     def _plain_rows(self) -> Float[Array, "m P"]:
         """Return Â in the coordinates of the parameters."""
@@ -342,33 +272,25 @@ class Rows(eqx.Module):
         return block(whole, moving, self.structure, push, pull, size)
 
 
-def scatter(x: Array, order: np.ndarray) -> Array:
-    """Return the vector y with y[order] = x."""
-    return jnp.zeros_like(x).at[order].set(x, unique_indices=True)
-
-
-def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
-    """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
+def term_rows(
+    objective: Objective, params: Params, linear: Linearisation, memory: int
+) -> TermRows:
+    """Take the root of the metric at a point where the model is linearised; Euclidean gauge."""
     problem, batch = objective.problem, objective.batch
     like = structure(params)
-    moving, carried = split(params)
-    model = lambda p: objective.outputs_and_state(eqx.combine(p, carried))
-    linear = linearise(model, moving, like, has_state=True)
-    # The shapes are checked here, where the model is traced anyway.
-    check_outputs(objective, linear.outputs)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
     # rounding for rank.
     dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)
     if not objective.has_data:
         root = objective.observed.root(linear.outputs)
         log_scale = root.log_scale.astype(dtype)
-        return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
+        return TermRows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
     weights = problem.measure.weights(objective.count, like.dtype)
     separation = separable(objective, params) if problem.coupled else None
     if problem.metric.couples_samples:
         root = problem.metric.weigh(weights).root(linear.outputs)
         log_scale = root.log_scale.astype(dtype)
-        return Rows(
+        return TermRows(
             objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
         )
     outputs, constants = eqx.partition(linear.outputs, eqx.is_array)
@@ -381,6 +303,37 @@ def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
     root = BlockRoot(jax.vmap(one)(outputs, targets, jnp.arange(objective.count)))
     half = jnp.log(weights).astype(dtype)[:, None] / 2
     log_scale = (root.log_scale.astype(dtype).reshape(objective.count, -1) + half).ravel()
-    return Rows(
+    return TermRows(
         objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
     )
+
+
+def linearise_at(
+    objective: AbstractObjective, params: Params
+) -> Linearisation | StackedLinearisation:
+    """Linearise the models of all terms at a point."""
+    parts = _linearised(objective, params)
+    return StackedLinearisation(objective, parts) if objective.labels else parts[0]
+
+
+def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) -> Rows:
+    """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
+    pairs = zip(objective.terms, _linearised(objective, params), strict=True)
+    terms = tuple(term_rows(term, params, part, memory) for term, part in pairs)
+    if not objective.labels:
+        return terms[0]
+    dtype = coarsest_dtype(*(term.dtype for term in terms))
+    weighed = zip(terms, objective.weights, strict=True)
+    return StackedRows(objective, tuple(term.weighed(weight, dtype) for term, weight in weighed))
+
+
+def _linearised(objective: AbstractObjective, params: Params) -> tuple[Linearisation, ...]:
+    """Linearise the model of each term, and check the shapes of its outputs."""
+    moving, carried = split(params)
+    like, parts = structure(params), []
+    for term in objective.terms:
+        model = lambda p, term=term: term.outputs_and_state(eqx.combine(p, carried))
+        parts.append(linearise(model, moving, like, has_state=True))
+    # The shapes are checked here, where the model is traced anyway.
+    check_outputs(objective, objective.pack(tuple(part.outputs for part in parts)))
+    return tuple(parts)

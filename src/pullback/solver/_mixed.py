@@ -138,9 +138,6 @@ def _widened(rows: Rows) -> Rows:
             "solver=Mixed(...) needs double precision: "
             'jax.config.update("jax_enable_x64", True) before any array is made.'
         )
-    cast = lambda x: x.astype(WIDE) if eqx.is_inexact_array(x) else x
-    where = lambda rows: (rows.log_scale, rows.gauge)
-    wide = eqx.tree_at(where, rows, jax.tree.map(cast, where(rows)))
-    # Factors of layers, and products through the model, have its precision.
-    wide = wide.analysed(None)
+    # Products through the model have its precision.
+    wide = rows.widened(WIDE)
     return wide.formed(wide.unit_rows())

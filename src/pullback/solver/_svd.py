@@ -102,7 +102,7 @@ class SVD(AbstractSolver):
         if not inverse.pseudo_inverse:
             # h₀ may be large: digits that are rounding would come back through s h(s).
             zero = numerical_zero(jnp.max(s, initial=0.0), rows.shape)
-            if rows.objective.problem.metric.centred:
+            if rows.centred:
                 blurred = jnp.where((s > zero) & (s <= noise), s, 0.0)
             s = jnp.where(s > jnp.maximum(zero, noise), s, 0.0)
         return SVDFactors(

@@ -1,0 +1,176 @@
+r"""The rows of several terms, one below the other.
+
+\[ A = \begin{pmatrix} \sqrt{\omega_1}\, A_1 \\ \sqrt{\omega_2}\, A_2 \\ \vdots \end{pmatrix},
+   \qquad A\eta = (\sqrt{\omega_k} A_k\eta)_k, \qquad A^\top y = \sum_k \sqrt{\omega_k} A_k^\top y_k . \]
+
+Each term has a linearisation, a root and a number of samples of its own; all have the parameters,
+the gauge and the dtype in common.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._base.tree import Structure, split, structure
+from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
+from .._problem.problem import AbstractObjective
+from .base import Rows
+from .gauge import AbstractGauge, as_gauge
+from .linearise import Linearisation
+
+
+class StackedLinearisation(eqx.Module):
+    """The models of several terms, linearised."""
+
+    objective: AbstractObjective
+    parts: tuple[Linearisation, ...]
+
+    @property
+    def outputs(self) -> Outputs:
+        """z, the outputs of all terms, by name or by place."""
+        return self.objective.pack(tuple(part.outputs for part in self.parts))
+
+    @property
+    def state(self) -> None:
+        """Terms have no state."""
+        return None
+
+    @property
+    def params(self) -> Structure:
+        """How the parameters lie in a flat vector."""
+        return self.parts[0].params
+
+    @property
+    def like(self) -> Structure:
+        """How the outputs lie in a flat vector."""
+        return structure(split(self.outputs)[0])
+
+    def pushforward(self, v: Flat) -> OutputVector:
+        """J v."""
+        return self.objective.pack(tuple(part.pushforward(v) for part in self.parts))
+
+    def pull(self, c: OutputCovector) -> Flat:
+        """Jᵀ c, of the terms that are present."""
+        pulled = []
+        for part, weight, own in zip(
+            self.parts, self.objective.weights, self.objective.parts(c), strict=True
+        ):
+            g = part.pull(own)
+            pulled.append(g if weight is None else jnp.where(weight > 0, g, 0.0))
+        return reduce(jnp.add, pulled)
+
+
+class StackedRows(Rows):
+    """Ã of several terms."""
+
+    objective: AbstractObjective
+    terms: tuple[Any, ...]
+    dense: Float[Array, "m P"] | None = None
+    order: Int[np.ndarray, " P"] | None = None
+
+    @property
+    def params(self) -> Params:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.terms[0].params
+
+    @property
+    def linear(self) -> StackedLinearisation:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return StackedLinearisation(self.objective, tuple(term.linear for term in self.terms))
+
+    @property
+    def log_scale(self) -> Float[Array, " m"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return jnp.concatenate([term.log_scale for term in self.terms], axis=-1)
+
+    @property
+    def gauge(self) -> AbstractGauge:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.terms[0].gauge
+
+    @property
+    def graded(self) -> bool:
+        return any(term.graded for term in self.terms)
+
+    @property
+    def centred(self) -> bool:
+        return any(term.centred for term in self.terms)
+
+    @property
+    def noise(self) -> Scalar:
+        if not self.centred:
+            return jnp.zeros((), self.dtype)
+        found = [term.noise * self._longer(term) for term in self.terms if term.centred]
+        return jnp.linalg.norm(jnp.stack(found))
+
+    def _longer(self, term: Any) -> float:
+        """Return how much longer the sums of all terms are than those of one."""
+        return max(self.shape) / max(term.shape)
+
+    @property
+    def by_sample(self) -> bool:
+        return all(term.by_sample for term in self.terms)
+
+    # ---- other rows of the same problem ---------------------------------------------------------
+
+    def divided_by(self, log_factor: Scalar) -> "StackedRows":
+        return self._each(lambda term: term.divided_by(log_factor))
+
+    def resolved(self) -> "StackedRows":
+        return self._each(lambda term: term.resolved()) if self.centred else self
+
+    def in_gauge(self, gauge: Any) -> "StackedRows":
+        gauge = as_gauge(gauge, self.structure, self.dtype)
+        return self._each(lambda term: term.in_gauge(gauge))
+
+    def formed(self, dense: Array, order: np.ndarray | None = None) -> "StackedRows":
+        return replace(self, dense=dense, order=order)
+
+    def widened(self, dtype: Any) -> "StackedRows":
+        return self._each(lambda term: term.widened(dtype))
+
+    def with_terms(self, terms: tuple[Any, ...]) -> "StackedRows":
+        return StackedRows(self.objective, terms)
+
+    def _each(self, function: Callable[[Any], Any]) -> "StackedRows":
+        return self.with_terms(tuple(function(term) for term in self.terms))
+
+    # ---- products -------------------------------------------------------------------------------
+
+    def unit_output(self, v: OutputVector) -> Float[Array, " m"]:
+        parts = zip(self.terms, self.objective.parts(v), strict=True)
+        return jnp.concatenate([term.unit_output(own) for term, own in parts])
+
+    def unit_pull(self, y: Float[Array, " m"]) -> Flat:
+        parts = zip(self.terms, self.split(y), strict=True)
+        return reduce(jnp.add, [term.unit_pull(own) for term, own in parts])
+
+    def pull_output(self, c: OutputCovector) -> Flat:
+        parts = zip(self.terms, self.objective.parts(c), strict=True)
+        return reduce(jnp.add, [term.pull_output(own) for term, own in parts])
+
+    def split(self, y: Float[Array, " m"]) -> Sequence[Array]:
+        """Return the entries of each term of a vector on the rows."""
+        ends = np.cumsum([term.shape[0] for term in self.terms])
+        return jnp.split(y, ends[:-1])
+
+    # ---- dense blocks ---------------------------------------------------------------------------
+
+    def unit_rows(self) -> Float[Array, "m P"]:
+        if self.dense is not None and self.order is None:
+            return self.dense
+        return jnp.concatenate([term.unit_rows() for term in self.terms])
+
+    def sum_blocks(self, function: Callable[[Float[Array, "b P"]], Array]) -> Array:
+        return reduce(jnp.add, [term.sum_blocks(function) for term in self.terms])
+
+    def sample_blocks(self, function: Callable[[Float[Array, "q P"]], Array]) -> Array:
+        found = [term.sample_blocks(function) for term in self.terms]
+        if len({x.shape[1:] for x in found}) > 1:
+            raise ValueError(
+                "sample_blocks: the samples of different terms have different numbers of rows, "
+                "and what is made of them has no common shape; go through rows.terms."
+            )
+        return jnp.concatenate(found)
