@@ -12,6 +12,7 @@ r"""Conditions on a solution, each a residual at points of its own.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
