@@ -42,9 +42,7 @@ class ByResidual(eqx.Module):
     def __repr__(self) -> str:
         return settings(self)
 
-    def choose(
-        self, key: PRNGKeyArray, residuals: Float[Array, "n ..."], count: int
-    ) -> Array:
+    def choose(self, key: PRNGKeyArray, residuals: Float[Array, "n ..."], count: int) -> Array:
         """Return the indices of the points to keep, no point twice.
 
         **Arguments:**

@@ -23,6 +23,7 @@ from .._base.checks import error, floating, integer
 from ._box import Face
 from ._condition import AbstractCondition, Sampler, Value, along, difference, entry, points_of
 
+
 class Dirichlet(AbstractCondition):
     """u = g on faces of the box, or at points of your own.
 
