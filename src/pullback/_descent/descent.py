@@ -28,8 +28,8 @@ from .._natural.effort import EFFORTS, effort
 from .._natural.outcome import RETRIED, retried
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
-from .._problem.batch import Batch, as_batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import (
     check_point,
     check_problem,
@@ -61,17 +61,17 @@ class NaturalGradientDescent(HasLoss):
     ```
     """
 
-    problem: Composite
+    problem: AbstractProblem
     strategy: Strategy
     rule: AbstractStep
     momentum: AbstractMomentum
-    metric_batch: Batch | None
+    metric_batch: AnyBatch | None
     constraint: Callable[[Params], Params] | None
     penalty: Callable[[Params], Scalar] | None
 
     def __init__(
         self,
-        problem: Composite,
+        problem: AbstractProblem,
         inverse: AbstractInverse | None = None,
         solver: AbstractSolver | None = None,
         step: AbstractStep | float | Scalar | None = None,
@@ -85,7 +85,7 @@ class NaturalGradientDescent(HasLoss):
 
         **Arguments:**
 
-        - `problem`: a `Composite`.
+        - `problem`: a `Composite`, or `Terms` of several.
         - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Rules that damp
             (`LevenbergMarquardt`) take an undamped one.
         - `solver`: how it is computed; defaults to `solver.Auto()`.
@@ -105,8 +105,7 @@ class NaturalGradientDescent(HasLoss):
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
         """
         check_problem(problem)
-        if problem.loss is None:
-            _ = problem.likelihood  # raises where there is none
+        problem.check_loss()
         strategy = Strategy(inverse, solver, memory)
         rule: Any = LineSearch() if step is None else step
         if eqx.is_array_like(rule) and not isinstance(rule, bool):
@@ -126,7 +125,7 @@ class NaturalGradientDescent(HasLoss):
         self.strategy = strategy.with_inverse(rule.factorises(strategy.inverse))
         self.rule = rule
         self.momentum = as_momentum(momentum)
-        self.metric_batch = None if metric_batch is None else as_batch(metric_batch)
+        self.metric_batch = None if metric_batch is None else problem.as_batch(metric_batch)
         self.constraint = None if constraint is None else canonical(constraint)
         self.penalty = None if penalty is None else canonical(penalty)
 
@@ -173,7 +172,7 @@ class NaturalGradientDescent(HasLoss):
 
         - `params`, `state`: the point, and the state before the step.
         - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
-            `None`.
+            `None`. For `Terms` a dictionary, or a tuple, of one such batch per term.
         - `metric_batch`: what the metric is averaged over in this step; defaults to the
             `metric_batch` of the optimiser.
         - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
@@ -229,8 +228,8 @@ def _step(
     opt: NaturalGradientDescent,
     params: Params,
     state: DescentState,
-    batch: Batch,
-    metric_batch: Batch | None,
+    batch: AnyBatch,
+    metric_batch: AnyBatch | None,
     gradient: Covector | None,
     short: Params | None,
     careful: bool,
@@ -290,7 +289,7 @@ def _record(
     accepted: Array,
     change: Flat,
 ) -> Record:
-    dtype = change.dtype
+    dtype, problem = change.dtype, sub.evaluation.objective.problem
     zero = jnp.zeros((), dtype)
     taken = lambda x: jnp.where(accepted, x.astype(dtype), zero)
     flat = change.astype(sub.dtype)
@@ -316,4 +315,6 @@ def _record(
         alignment=stats.alignment.astype(dtype),
         solver=jnp.asarray(solver, jnp.int32),
         result=result,
+        losses=jax.tree.map(lambda x: x.astype(dtype), sub.evaluation.losses),
+        weights=jax.tree.map(lambda x: x.astype(dtype), problem.reported_weights),
     )

@@ -110,9 +110,7 @@ def evaluate(
         covector = covector + p
         outside = p if outside is None else outside + p
     losses = problem.losses(linear.outputs, objective.batch)
-    return Evaluation(
-        objective, rows, linear, value, losses, c, covector, r, outside, share, steep
-    )
+    return Evaluation(objective, rows, linear, value, losses, c, covector, r, outside, share, steep)
 
 
 def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
@@ -234,8 +232,7 @@ def _lift(
     terms = norm(one if weights is None else weights).astype(like.dtype) if rows.graded else 0.0
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     outside = jax.tree.map(lambda x, y: jnp.where(rest > noise, x, y), outside, certain)
-    if rows.present is not None:
-        outside = jax.tree.map(lambda x: jnp.where(rows.present, x, 0.0), outside)
+    outside = rows.masked(outside)
     some = norm(like.ravel(outside)) > 0
     share = jnp.where(some, fraction(norm(like.ravel(inside)), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)

@@ -66,7 +66,7 @@ def outcome(
         (couples, RESULTS.coupled_samples),
         (~_all_admitted(evaluation), RESULTS.bad_targets),
         (~all_finite(differential), RESULTS.nonfinite_loss),
-        (~_is_metric(plain), RESULTS.bad_metric),
+        (~is_metric(plain), RESULTS.bad_metric),
         (~rows.gauge.valid, RESULTS.bad_gauge),
         (~all_finite(evaluation.covector), RESULTS.nonfinite_jacobian),
         (no if damped else _saturated(evaluation), RESULTS.saturated),
@@ -151,7 +151,7 @@ def _left_over(
     return zero & jnp.any(covector != 0)
 
 
-def _is_metric(rows: Rows) -> Array:
+def is_metric(rows: Rows) -> Array:
     """Return whether root and weights are finite; a logarithm of -inf is an absent row."""
 
     def fine(term):
@@ -217,7 +217,11 @@ def _saturated(evaluation: Evaluation) -> Array:
     """Return whether a differential has underflowed, and no metric lifts it in closed form."""
     found = [jnp.asarray(False)]
     for term in evaluation.rows.terms:
-        if evaluation.lifted is not None and term.graded and term.objective.problem.loss is not None:
+        if (
+            evaluation.lifted is not None
+            and term.graded
+            and term.objective.problem.loss is not None
+        ):
             tiny = jnp.log(jnp.finfo(term.root.log_scale.dtype).tiny)
             found.append(jnp.any(term.active & (2 * term.root.log_scale < tiny)))
     return found[-1] if len(found) < 3 else _any(found)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._base.tree import structure
 from .._base.types import Params
-from .form import Form
+from .form import Form, about
 
 
 class Batch(NamedTuple):
@@ -64,6 +64,25 @@ def as_batch(batch: Any) -> Any:
             + (f" of length {len(batch)}." if isinstance(batch, tuple | list) else ".")
         )
     return Batch(batch[0], batch[1] if len(batch) == 2 else None)
+
+
+def as_batches(form: Form, batch: Any) -> Batches:
+    """Return the batches of several terms from a dictionary or a tuple of that form."""
+    if isinstance(batch, Batches):
+        if batch.form != form:
+            raise ValueError(
+                f"the batches are those of the terms {', '.join(batch.form.labels)}; the problem "
+                f"has the terms {', '.join(form.labels)}."
+            )
+        return batch
+    if batch is None:
+        batch = form.pack([None] * form.count)
+    parts = []
+    given = form.unpack(batch, "the batch of Terms", "(inputs, targets)")
+    for label, part in zip(form.labels, given, strict=True):
+        with about(label):
+            parts.append(as_batch(part))
+    return Batches(tuple(parts), form)
 
 
 def sample_count(batch: Batch) -> int | None:

@@ -69,6 +69,12 @@ class AbstractObjective(eqx.Module):
         """Whether `divergence` is defined: the metrics have one, sample by sample."""
         return all(term.has_divergence for term in self.terms)
 
+    @property
+    def without_divergence(self) -> str:
+        """The names of the metrics without a divergence of single samples, for messages."""
+        lacking = [term.problem.metric for term in self.terms if not term.has_divergence]
+        return ", ".join(dict.fromkeys(type(metric).__name__ for metric in lacking))
+
     def outputs(self, params: Params) -> Outputs:
         """Return the outputs of the model on the batch."""
         return self.outputs_and_state(params)[0]
@@ -168,6 +174,16 @@ class AbstractProblem(eqx.Module):
 
         - `*functions`: from a `Composite` to a `Composite`; one for all terms, or one for each.
         """
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What to call each term; empty for a problem of one term."""
+        return ()
+
+    @property
+    def unweighted(self) -> Any:
+        """The problem with the weight 1 for each term that is present."""
+        return self
 
     def losses(self, outputs: Outputs, batch: Any) -> Any:
         """Return the loss of each term, by name or by place; `None` for a problem of one term.

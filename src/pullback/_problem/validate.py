@@ -16,8 +16,8 @@ from .._base.tree import has_half, is_half, refuse_complex, split, structure
 from .._base.types import Outputs, Params
 from .batch import AnyBatch, Batches, sample_count
 from .composite import check_stateful
+from .form import about
 from .problem import AbstractObjective, AbstractProblem
-from .terms import about
 
 
 def is_traced(tree: Any) -> bool:

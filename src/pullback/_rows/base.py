@@ -7,7 +7,7 @@ stack, in `stacked.py`.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -134,6 +134,11 @@ class Rows(eqx.Module):
     @abc.abstractmethod
     def with_terms(self, terms: tuple[Any, ...]) -> Any:
         """Return rows made of other rows of the same terms."""
+
+    def split(self, y: Float[Array, " m"]) -> Sequence[Array]:
+        """Return the entries of each term of a vector on the rows."""
+        ends = np.cumsum([term.shape[0] for term in self.terms])
+        return [y] if ends.size == 1 else jnp.split(y, ends[:-1])
 
     # ---- coordinates ----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._base.tree import Structure, coarsest_dtype, split, structure
+from .._base.tree import coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
@@ -70,11 +70,6 @@ class TermRows(Rows):
     @property
     def terms(self) -> "tuple[TermRows, ...]":
         return (self,)
-
-    @property
-    def present(self) -> Array | None:
-        """Whether the weight of the term is positive; `None` if it has none."""
-        return None if self.weight is None else self.weight > 0
 
     # ---- sizes ----------------------------------------------------------------------------------
 
@@ -139,9 +134,7 @@ class TermRows(Rows):
 
     def widened(self, dtype: Any) -> "TermRows":
         cast = lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x
-        wide = replace(
-            self, log_scale=cast(self.log_scale), gauge=jax.tree.map(cast, self.gauge)
-        )
+        wide = replace(self, log_scale=cast(self.log_scale), gauge=jax.tree.map(cast, self.gauge))
         # Factors of layers have the precision of the model.
         return wide.analysed(None)
 
@@ -163,14 +156,18 @@ class TermRows(Rows):
 
     def unit_pull(self, y: Float[Array, " m"]) -> Flat:
         y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
-        return self._present(self.linear.pull(self.root.unit(y)).astype(self.dtype))
+        return self.masked(self.linear.pull(self.root.unit(y)).astype(self.dtype))
 
     def pull_output(self, c: OutputCovector) -> Flat:
-        return self._present(self.linear.pull(c).astype(self.dtype))
+        return self.masked(self.linear.pull(c).astype(self.dtype))
 
-    def _present(self, g: Flat) -> Flat:
-        """Return a covector, zero if the term is absent: zero times NaN would be NaN."""
-        return g if self.present is None else jnp.where(self.present, g, 0.0)
+    def masked(self, tree: PyTree) -> PyTree:
+        """Return a tree of numbers, zero if the term is absent: zero times NaN would be NaN."""
+        weight = self.weight
+        if weight is None:
+            return tree
+        zero = lambda x: jnp.where(weight > 0, x, 0) if eqx.is_inexact_array(x) else x
+        return jax.tree.map(zero, tree)
 
     # ---- dense blocks ---------------------------------------------------------------------------
 
@@ -272,9 +269,7 @@ class TermRows(Rows):
         return block(whole, moving, self.structure, push, pull, size)
 
 
-def term_rows(
-    objective: Objective, params: Params, linear: Linearisation, memory: int
-) -> TermRows:
+def term_rows(objective: Objective, params: Params, linear: Linearisation, memory: int) -> TermRows:
     """Take the root of the metric at a point where the model is linearised; Euclidean gauge."""
     problem, batch = objective.problem, objective.batch
     like = structure(params)

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat
 from .._base.vector import norm
-from .._gram.factors import Factors
-from .._gram.kernel import kernel, kernel_of_rows, product
-from .._gram.structured import find, structured_factors, structured_rows
+from .._gram.across import joint_kernel, joint_product
+from .._gram.joint import JointFactors, find, joint_factors, joint_rows
+from .._gram.kernel import kernel_of_rows
 from .._rows.rows import Rows
 from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
@@ -42,19 +42,19 @@ class ScaledRows(eqx.Module):
     """diag(scale) Â, in factors if the model's structure allows it, otherwise dense."""
 
     rows: Rows
-    factors: Factors | None
+    factors: JointFactors | None
     scale: Float[Array, " m"]
 
     def __call__(self) -> Float[Array, "m m"]:
         """Return K, lower triangle."""
         if self.factors is not None:
-            return kernel(self.factors)
+            return joint_kernel(self.factors)
         assert self.rows.dense is not None
         return self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
 
     def product(self, y: Array) -> Array:
         """Return K y."""
-        return self.mv(self.rmv(y)) if self.factors is None else product(self.factors, y)
+        return self.mv(self.rmv(y)) if self.factors is None else joint_product(self.factors, y)
 
     def mv(self, eta: Flat) -> Array:
         """Return diag(scale) Â η."""
@@ -291,10 +291,10 @@ class Dual(AbstractSolver):
     def _scaled(self, rows: Rows):
         """Return scale ↦ diag(scale) Â."""
         found = find(rows) if self.structured else None
-        if found is not None and found.factors:
-            return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
+        if found is not None and found.groups:
+            return lambda scale: ScaledRows(rows, joint_factors(rows, found, scale), scale)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
-        dense = rows.unit_rows() if found is None else structured_rows(rows, found)
+        dense = rows.unit_rows() if found is None else joint_rows(rows, found)
         formed = rows.formed(dense, None if found is None else found.order)
         return lambda scale: ScaledRows(formed, None, scale)

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base.vector import norm
+from .._gram.joint import per_term
 from .._gram.structured import WORKSPACE, find, structured_metric
-from .._rows.rows import MEMORY, Rows, scatter
+from .._rows.rows import MEMORY, Rows, TermRows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
 from ._redamped import without
@@ -195,14 +196,24 @@ class Primal(AbstractSolver):
 
     def _metric(self, rows: Rows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
-        found = find(rows, single=True) if self.structured else None
+        if not self.structured:
+            return rows.gram(), None
+        if len(rows.terms) > 1:
+            return dense_metric(rows), None
+        term = rows.terms[0]
+        found = find(term, single=True)
         if found is None:
             return rows.gram(), None
-        return structured_metric(rows, found), found.order
+        return structured_metric(term, found), found.order
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
     """Return G, from factors of the layers where the model is understood, in the flat order."""
+    return per_term(rows, _dense_metric)
+
+
+def _dense_metric(rows: TermRows) -> Float[Array, "P P"]:
+    """Return the part of G of one term."""
     found = find(rows, single=True)
     if found is None:
         return rows.gram()
