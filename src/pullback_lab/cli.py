@@ -153,6 +153,43 @@ def bench(
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
+@app.command()
+def pde(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Which equations, e.g. A B Burgers.")
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each; medians are tabulated.")] = 1,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of each run; defaults by equation.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="At most so long for each run.")] = 10.0,
+    processes: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published", help="The published points, initialisation and numbers of SPRING."
+        ),
+    ] = False,
+    no_momentum: Annotated[
+        bool, typer.Option("--no-momentum", help="Leave Spring out (D, F, F', G).")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(help="The folder for tables, pictures and measurements.")
+    ] = Path("pde"),
+) -> None:
+    """Solve equations; draw and tabulate errors against steps and seconds, beside published ones.
+
+    Tables, pictures and measurements are written to the folder; the same command resumes a run that
+    was interrupted or killed.
+    """
+    from .pde.__main__ import main as run
+
+    words = [*names, "--seeds", str(seeds), "--minutes", str(minutes), "--out", str(out)]
+    words += ["--processes", str(processes)] + ([] if steps is None else ["--steps", str(steps)])
+    words += ["--as-published"] * published + ["--no-momentum"] * no_momentum
+    raise typer.Exit(run(words))
+
+
 def _known(names: Iterable[str]) -> list[str]:
     """The names without repetition; raises for an unknown name and suggests similar ones."""
     for name in names:

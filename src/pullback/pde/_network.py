@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._base.types import Params, Scalar
+from .._base.checks import error
+from .._base.types import Params
+from ._box import Box
+from ._sampling import unit
 
 
-def network(params: Params, x: Float[Array, " d"]) -> Scalar:
-    """The network at one point.
+def network(params: Params, x: Float[Array, " d"]) -> Array:
+    """The network at one point: a number, or a vector if the last layer has several outputs.
 
     **Arguments:**
 
@@ -26,24 +29,32 @@ def network(params: Params, x: Float[Array, " d"]) -> Scalar:
     for w, b in params[:-1]:
         x = jnp.tanh(w @ x + b)
     w, b = params[-1]
-    return (w @ x + b)[0]
+    z = w @ x + b
+    return z[0] if z.shape[0] == 1 else z
 
 
-def initialise(key: PRNGKeyArray, widths: Sequence[int], scale: float = 1.0) -> Params:
+def initialise(
+    key: PRNGKeyArray, widths: Sequence[int], scale: float = 1.0, domain: Box | None = None
+) -> Params:
     """Random parameters to start from, in the default dtype.
 
     **Arguments:**
 
     - `key`: a PRNG key.
-    - `widths`: the widths of the layers, inputs and the one output included.
+    - `widths`: the widths of the layers, inputs and outputs included.
     - `scale`: the standard deviation σ of the first layer.
+    - `domain`: the box in which the units of the first layer have their transitions; defaults to
+        the unit box.
     """
+    box = unit(widths[0]) if domain is None else domain
+    if box.dimension != widths[0]:
+        raise error("initialise", "domain", domain, f"of dimension {widths[0]}, that of the inputs")
     params = []
     for i, (m, n) in enumerate(itertools.pairwise(widths)):
         one, two = jax.random.split(jax.random.fold_in(key, i))
         if i == 0:
             w = scale * jax.random.normal(one, (n, m))
-            b = -jnp.sum(w * jax.random.uniform(two, (n, m)), axis=1)
+            b = -jnp.sum(w * box(two, n), axis=1)
         else:
             w, b = (
                 jax.random.uniform(k, shape, minval=-1, maxval=1) / m**0.5

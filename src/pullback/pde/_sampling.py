@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ._box import Box
+
 
 def interior(key: PRNGKeyArray, count: int, dimension: int) -> Float[Array, "n d"]:
     """Points inside the box.
@@ -14,7 +16,7 @@ def interior(key: PRNGKeyArray, count: int, dimension: int) -> Float[Array, "n d
     - `count`: the number of points.
     - `dimension`: the dimension of the box.
     """
-    return jax.random.uniform(key, (count, dimension))
+    return unit(dimension)(key, count)
 
 
 def boundary(
@@ -29,20 +31,9 @@ def boundary(
     - `dimension`: the dimension of the box.
     - `evolution`: whether the first coordinate is time, whose last face, t = 1, is no boundary.
     """
-    inside, which = jax.random.split(key)
-    faces = jnp.asarray(
-        [
-            (axis, side)
-            for axis in range(dimension)
-            for side in (0, 1)
-            if not (evolution and axis == 0 and side == 1)
-        ]
-    )
-    axis, side = faces[jax.random.randint(which, (count,), 0, faces.shape[0])].T
-    points = jax.random.uniform(inside, (count, dimension))
-    return jnp.where(
-        jnp.arange(dimension)[None, :] == axis[:, None], side[:, None].astype(points.dtype), points
-    )
+    box = unit(dimension)
+    faces = [face for face in box.faces if not (evolution and face == (0, 1))]
+    return box.boundary(key, count, faces)[0]
 
 
 def collocation(
@@ -62,3 +53,8 @@ def collocation(
         [interior(one, inside, dimension), boundary(two, border, dimension, evolution)]
     )
     return points, jnp.arange(inside + border) < inside
+
+
+def unit(dimension: int) -> Box:
+    """Return the unit box of a dimension."""
+    return Box([0.0] * dimension, [1.0] * dimension)

@@ -1,7 +1,9 @@
-"""`python -m pullback_lab.pde A B --seeds 5 --minutes 10`: solves equations, prints tables.
+"""`pullback pde A B --seeds 5 --minutes 10`: solves equations, prints tables, draws pictures.
 
-A table has the errors against steps and wall-clock time, beside the published one. `--out FILE`
-also writes the tables as Markdown, and all measurements as JSON beside them.
+A table and a picture have the errors against steps and wall-clock time, beside the published ones.
+With `--out FOLDER` the tables, the pictures and all measurements are written there, and the same
+command resumes a run that was interrupted or killed. `--out FILE.md` names the file of the tables,
+and everything else lies beside it. `python -m pullback_lab.pde` is the same command.
 """
 
 import argparse
@@ -12,24 +14,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-from .problems import EQUATIONS, PUBLISHED
+from .cases import NAMES, case
+from .picture import draw
+from .published import curves
 from .run import Measured, one
-
-STEPS = {"A": 1600, "B": 1600, "C": 1200, "E": 800, "F'": 1600}
-MARKS = (10, 30, 100, 200, 400, 800, 1600, 3200, 6400)
-"""Steps at which errors are tabulated."""
+from .table import table
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m pullback_lab.pde",
+        prog="pullback pde",
         description="Solve partial differential equations with networks.",
     )
     parser.add_argument(
-        "names", nargs="+", metavar="NAME", help=f"which equations: {', '.join(EQUATIONS)}"
+        "names", nargs="+", metavar="NAME", help=f"which equations: {', '.join(NAMES)}"
     )
     parser.add_argument(
         "--seeds",
@@ -44,69 +43,49 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--processes", type=int, default=1, help="how many runs at a time (default 1)"
     )
-    parser.add_argument("--no-momentum", action="store_true", help="leave Spring out (F')")
+    parser.add_argument("--no-momentum", action="store_true", help="leave Spring out (D, F, F', G)")
+    parser.add_argument(
+        "--as-published",
+        action="store_true",
+        help="the published points, initialisation and numbers of SPRING",
+    )
     parser.add_argument(
         "--out",
         type=Path,
-        help="write the tables to this Markdown file, the measurements beside it",
+        help="a folder for tables, pictures and measurements, where runs resume; or FILE.md",
     )
     chosen = parser.parse_args(argv)
-    if unknown := [name for name in chosen.names if name not in EQUATIONS]:
-        parser.error(f"unknown: {', '.join(unknown)}. There are: {', '.join(EQUATIONS)}.")
+    if unknown := [name for name in chosen.names if name not in NAMES]:
+        parser.error(f"unknown: {', '.join(unknown)}. There are: {', '.join(NAMES)}.")
     counts = (chosen.seeds, chosen.processes, 1 if chosen.steps is None else chosen.steps)
     if min(counts) < 1 or not chosen.minutes > 0:
         parser.error("--seeds, --steps, --minutes and --processes must be positive.")
     return chosen
 
 
-def at(run: list[Measured], step: int) -> Measured:
-    """The last measurement up to a step."""
-    return [m for m in run if m.step <= step][-1]
-
-
-def table(name: str, runs: list[list[Measured]]) -> str:
-    """Medians over the runs as a Markdown table."""
-    equation = EQUATIONS[name]
-    published = PUBLISHED[name]
-    fresh = "new every step" if equation.renewed else "fixed"
-    lines = [
-        f"### {name}: {equation.title}",
-        "",
-        f"Network {'-'.join(map(str, equation.widths))} ({equation.size} parameters), "
-        f"{equation.inside} points inside and {equation.border} on the boundary, {fresh}; "
-        f"float64; median of {len(runs)} seed{'s' if len(runs) > 1 else ''}.",
-        "",
-        "| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |",
-        "|---:|---:|---:|---:|---:|---:|",
-    ]
-    # Marks near which all runs were measured and beyond which they went, then the end of each run.
-    shortest = min(run[-1].step for run in runs)
-    marks = [
-        mark
-        for mark in MARKS
-        if mark < shortest and min(at(run, mark).step for run in runs) > mark / 2
-    ]
-    rows = [[at(run, mark) for run in runs] for mark in marks] + [[run[-1] for run in runs]]
-    for row in rows:
-        middle = [float(np.median([m[i] for m in row])) for i in (0, 1, 2, 4, 5)]
-        worst = max(m.error for m in row)
-        lines.append(
-            "| {:.0f} | {:.0f} | {:.0f} | {:.1e} | {:.1e} | {:.1e} |".format(
-                *middle[:4], worst, middle[4]
-            )
-        )
-    lines += [
-        "",
-        f"Published: {published.error:.1e} ({published.method}; tuned, on a GPU, up to 3000 s).",
-    ]
-    return "\n".join(lines)
+def places(out: Path | None) -> tuple[Path | None, Path | None, str]:
+    """The file of the tables, the folder of the runs, and the beginning of the other names."""
+    if out is None:
+        return None, None, ""
+    if out.suffix == ".md":
+        return out, out.with_name(out.stem + "-runs"), out.stem + "-"
+    return out / "tables.md", out / "runs", ""
 
 
 def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
     """The runs of an equation, seed by seed."""
-    words = (chosen.steps or STEPS[name], 60 * chosen.minutes, not chosen.no_momentum)
+    runs = places(chosen.out)[1]
+    kind = [name.replace("'", "-prime")]
+    kind += ["published"] * chosen.as_published + ["no-momentum"] * chosen.no_momentum
+    steps = chosen.steps or case(name).steps
+    words = (steps, 60 * chosen.minutes, not chosen.no_momentum)
+
+    def rest(seed: int, progress: bool) -> tuple:
+        folder = None if runs is None else runs / "-".join(kind) / f"seed-{seed}"
+        return name, seed, *words, progress, chosen.as_published, folder
+
     if chosen.processes == 1:
-        yield from (one(name, seed, *words, True) for seed in range(chosen.seeds))
+        yield from (one(*rest(seed, True)) for seed in range(chosen.seeds))
         return
     # Spawned, because JAX does not survive a fork. `one` is in another module, since a spawned
     # process cannot import `__main__`. Several progress bars would overwrite each other.
@@ -114,13 +93,16 @@ def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
     with concurrent.futures.ProcessPoolExecutor(
         min(chosen.processes, chosen.seeds), context
     ) as pool:
-        futures = [pool.submit(one, name, seed, *words, False) for seed in range(chosen.seeds)]
+        futures = [pool.submit(one, *rest(seed, False)) for seed in range(chosen.seeds)]
         yield from (future.result() for future in futures)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command."""
     chosen = arguments(argv)
+    file, _, beginning = places(chosen.out)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
     tables = []
     kept = {}
     for name in chosen.names:
@@ -133,12 +115,15 @@ def main(argv: list[str] | None = None) -> int:
                 f"{end.step} steps, {end.seconds:.0f} s ({end.cpu:.0f} s of CPU)"
             )
             print(words, file=sys.stderr, flush=True)
-        tables.append(table(name, runs))
+        tables.append(table(name, runs, chosen.as_published))
         kept[name] = [[m._asdict() for m in run] for run in runs]
         print(tables[-1] + "\n", flush=True)
-        if chosen.out is not None:
-            chosen.out.write_text("\n\n".join(tables) + "\n", encoding="utf-8")
-            chosen.out.with_suffix(".json").write_text(json.dumps(kept), encoding="utf-8")
+        if file is not None:
+            file.write_text("\n\n".join(tables) + "\n", encoding="utf-8")
+            file.with_suffix(".json").write_text(json.dumps(kept), encoding="utf-8")
+            title = f"{name}: {case(name).equation.title}"
+            picture = beginning + name.replace("'", "-prime") + ".png"
+            draw(title, runs, curves(name)).savefig(file.with_name(picture), dpi=120)
     return 0
 
 

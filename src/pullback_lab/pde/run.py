@@ -1,6 +1,13 @@
-"""Solves an equation from a seed and measures the error against steps and wall-clock time."""
+"""Solves an equation from a seed and measures the error against steps and wall-clock time.
 
+With a folder, a run resumes after any interruption: `fit` saves parameters and state there, and
+each measurement is appended to `measured.jsonl` and flushed.
+"""
+
+import json
+import os
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -8,13 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from pullback import NaturalGradientDescent, Report, Spring, Tikhonov, fit
-from pullback.pde import Equation, initialise, interior
-from pullback.step import Fixed, Geodesic, LevenbergMarquardt
+from pullback import Checkpoints, NaturalGradientDescent, Report, Spring, Tikhonov, fit
+from pullback.pde import Equation
+from pullback.step import AbstractStep, Fixed, Geodesic, GridSearch, LevenbergMarquardt
 
-from .problems import EQUATIONS
+from .cases import Case, as_case, case
 
-TEST_POINTS = 20_000
+SPRINGS = {
+    "D": (Fixed(0.0635), 6.8e-10, Spring(0.827, max_step=1e-3**0.5, corrected=True)),
+    "F": (GridSearch(), 1.7e-7, Spring(0.905, corrected=True)),
+    "F'": (Fixed(0.0603), 5.0e-5, Spring(0.968, max_step=1e-3**0.5, corrected=True)),
+    "G": (Fixed(0.0924), 3.0e-2, Spring(0.984, max_step=1e-3**0.5, corrected=True)),
+}
+"""The published rule, damping and momentum (arXiv 2505.12149, best runs)."""
+OWN = {"F'": (Fixed(0.1), 1e-3, Spring(0.9))}
+"""The same, chosen by us."""
+SAVE_SECONDS = 30.0
+"""How often a run is saved."""
 
 
 class Measured(NamedTuple):
@@ -32,22 +49,26 @@ class Measured(NamedTuple):
     """The error relative to the root mean square of the solution."""
 
 
-def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDescent:
+def optimiser(
+    equation: Equation, momentum: bool = True, published: bool = False, field=None
+) -> NaturalGradientDescent:
     """The optimiser of an equation.
 
     Levenberg-Marquardt with second-order correction; with fewer points than parameters, damped
-    natural gradients with `Spring`. Where points are renewed and the equation has a `whole`, the
-    rate falls.
+    natural gradients with `Spring`, with the published numbers if `published` or if we have none.
+    Where points are renewed and the equation has a `whole`, the rate falls.
     """
-    problem = equation.problem()
-    if equation.inside + equation.border < equation.size:
+    problem = equation.problem() if field is None else equation.problem(field)
+    points = equation.inside + equation.border
+    if equation.widths is not None and points < equation.size:
         # A line search would fit the few points of the step, and the loss on the next ones would
         # grow.
-        spring = Spring(0.9) if momentum else None
+        numbers = SPRINGS if published else SPRINGS | OWN
+        rule, damping, spring = numbers.get(equation.name, OWN["F'"])
         return NaturalGradientDescent(
-            problem, inverse=Tikhonov(1e-3), step=Fixed(0.1), momentum=spring
+            problem, inverse=Tikhonov(damping), step=rule, momentum=spring if momentum else None
         )
-    rule = LevenbergMarquardt()
+    rule: AbstractStep = LevenbergMarquardt()
     if equation.renewed and equation.whole:
         # The gain on the points of the step lets the damping shrink to zero, so it has a minimum.
         rule = LevenbergMarquardt(
@@ -56,64 +77,127 @@ def optimiser(equation: Equation, momentum: bool = True) -> NaturalGradientDesce
     return NaturalGradientDescent(problem, step=Geodesic(rule))
 
 
+class Notes:
+    """The measurements of a run, in memory and, if there is a folder, on the disk."""
+
+    def __init__(self, folder: Path | None):
+        self.path = None if folder is None else folder / "measured.jsonl"
+        self.found: list[Measured] = []
+        if self.path is not None and self.path.exists():
+            self.found = [Measured(**row) for row in _complete_lines(self.path)]
+
+    def resume(self, step: int) -> np.ndarray:
+        """Forget what was measured after a step; return the clocks there."""
+        clocks = np.array([[m.seconds, m.cpu] for m in self.found] or [[0.0, 0.0]])
+        steps = [m.step for m in self.found] or [0]
+        at = np.array([np.interp(step, steps, clock) for clock in clocks.T])
+        if step > steps[-1] > 0:
+            # Saved after the last measurement: at the pace so far.
+            at = clocks[-1] * step / steps[-1]
+        self.found = [m for m in self.found if m.step <= step]
+        if self.path is not None:
+            text = "".join(json.dumps(m._asdict()) + "\n" for m in self.found)
+            self._write(text, "w")
+        return at
+
+    def add(self, measured: Measured) -> None:
+        """Keep a measurement."""
+        self.found.append(measured)
+        self._write(json.dumps(measured._asdict()) + "\n", "a")
+
+    def _write(self, text: str, mode: str) -> None:
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _complete_lines(path: Path) -> list[dict[str, float]]:
+    """The lines of a file up to the first that was not written whole."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
 def solve(
-    equation: Equation,
+    equation: Equation | Case,
     opt: NaturalGradientDescent,
     seed: int,
     steps: int,
     seconds: float,
     every: int,
     progress: bool = True,
+    folder: Path | None = None,
 ) -> list[Measured]:
     """Train from a seed; returns the measurements, one every `every` steps and one at the end."""
+    chosen = equation if isinstance(equation, Case) else as_case(equation)
     start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
-    params = initialise(start, equation.widths, equation.scale)
-    compare = interior(test, TEST_POINTS, equation.dimension)
-    measure = jax.jit(lambda params, points: equation.errors(params, points))
-    found: list[Measured] = []
-    batches = equation.batches(points)
-    made = 0
+    params = chosen.start(start)
+    compare = chosen.test(test)
+    measure = jax.jit(chosen.errors)
+    notes = Notes(folder)
+    saved = None if folder is None else Checkpoints(folder, every_seconds=SAVE_SECONDS)
+    begun = 0 if saved is None or not saved.files() else _newest(saved)
     loss = float("nan")
 
     def now() -> np.ndarray:
         return np.array([time.monotonic(), time.process_time()])
 
-    def note(params: PyTree) -> None:
+    began = now() - notes.resume(begun)
+    outside = np.zeros(2)
+
+    def note(params: PyTree, step: int) -> None:
         nonlocal outside
         stopped = now()
-        error, relative = (float(x) for x in measure(params, compare))
-        found.append(Measured(made, *(stopped - began - outside), loss, error, relative))
+        error, relative = (float(x) for x in measure(params, *compare))
+        notes.add(Measured(step, *(stopped - began - outside), loss, error, relative))
         outside = outside + now() - stopped
 
     def watch(report: Report) -> bool:
-        nonlocal made, loss
-        made = report.step
+        nonlocal loss
         loss = float(report.rows["loss_after"][-1])
-        if made >= (found[-1].step if found else 0) + every:
-            note(report.params)
-        return (now() - began - outside)[0] >= seconds
+        if report.step >= notes.found[-1].step + every:
+            note(report.params, report.step)
+        return bool((now() - began - outside)[0] >= seconds)
 
-    began = now()
-    outside = np.zeros(2)
-    note(params)
-    done = fit(opt, params, batches, steps, key=draws, callback=watch, progress=progress)
-    if found[-1].step != done.steps:
-        note(done.params)
-    return found
+    if not notes.found:
+        note(params, 0)
+    if (now() - began)[0] >= seconds or begun >= steps:
+        return notes.found
+    batches = chosen.equation.batches(points)
+    done = fit(
+        opt, params, batches, steps, key=draws, callback=watch, progress=progress, checkpoint=saved
+    )
+    if notes.found[-1].step != done.steps:
+        note(done.params, done.steps)
+    return notes.found
+
+
+def _newest(saved: Checkpoints) -> int:
+    """The step of the newest checkpoint."""
+    return max(int(Path(path).stem.split("-")[1]) for path in saved.files())
 
 
 def one(
-    name: str, seed: int, steps: int, seconds: float, momentum: bool, progress: bool
+    name: str,
+    seed: int,
+    steps: int,
+    seconds: float,
+    momentum: bool,
+    progress: bool,
+    published: bool = False,
+    folder: Path | None = None,
 ) -> list[Measured]:
     """One run, in the process that calls it."""
     jax.config.update("jax_enable_x64", True)
-    equation = EQUATIONS[name]
-    return solve(
-        equation,
-        optimiser(equation, momentum),
-        seed,
-        steps,
-        seconds,
-        max(1, min(10, steps // 10)),
-        progress,
-    )
+    chosen = case(name, published)
+    opt = optimiser(chosen.equation, momentum, published, chosen.field)
+    every = max(1, min(10, steps // 10))
+    return solve(chosen, opt, seed, steps, seconds, every, progress, folder)

@@ -1,0 +1,202 @@
+r"""An exponential moving average of the metric over steps.
+
+\[ M_k = (1 - w_k)\,M_{k-1} + w_k\,A_k^\top A_k , \qquad \delta_k = M_k^+ g_k . \]
+
+With a root \(M_{k-1} = C^\top C\) the averaged metric is that of stacked rows,
+
+\[ M_k = B^\top B, \qquad B = \begin{pmatrix} \sqrt{w_k}\,A_k \\ \sqrt{1 - w_k}\,C \end{pmatrix} ,
+\qquad \delta_k = B^+ \begin{pmatrix} r_k/\sqrt{w_k} \\ 0 \end{pmatrix} , \]
+
+so every inverse, solver, rule and certificate applies to it as it is: \(C\theta\) is one more term
+of the problem, without a loss. The triangular factor of \(B\) is the next root. It is exact, and
+does not square the condition number.
+
+\(w_k = (1 - \beta)/(1 - \beta^k)\) averages over the steps so far, without a bias towards a start.
+Published methods take \(w_k = 1 - \beta\) from \(M_0 = I\) or \(M_0 = 0\) (`start`).
+
+With `rank`, the root is cut to its largest singular vectors, \(B = U s V^\top \approx\) the first
+rank rows of \(s V^\top\): an approximation, for models with more parameters than a square matrix
+allows. The fraction of the trace that is dropped is in the state.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._base.checks import error, integer, positive
+from .._base.show import settings
+from .._base.tree import Structure, split, structure
+from .._base.types import Count, Params, Scalar
+from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
+from .._problem.terms import Terms
+from .._rows.base import Rows
+from ..metric import Euclidean
+
+LARGEST = 4096
+"""Up to how many parameters a square root is kept unless a rank is given."""
+
+
+class Remembered(NamedTuple):
+    """What `MetricMemory` keeps."""
+
+    root: Float[Array, "k P"]
+    """C with CᵀC the average."""
+    count: Count
+    """How many metrics were averaged."""
+    dropped: Scalar
+    """The fraction of the trace that the last cut to `rank` dropped."""
+
+
+class MetricMemory(eqx.Module):
+    """An average of the metric over steps, for `NaturalGradientDescent(metric_memory=...)`.
+
+    ```python
+    memory = pb.MetricMemory(0.6)  # of about the last 1/(1 - 0.6) batches
+    opt = pb.NaturalGradientDescent(problem, metric_memory=memory)
+    ```
+
+    The step is not the natural gradient of its batch: the metric is one of other batches and points
+    too.
+    """
+
+    factor: float | Scalar
+    start: float | Scalar | None
+    rank: int | None = eqx.field(static=True)
+    numbers_are_data: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        factor: float | Scalar,
+        start: float | Scalar | None = None,
+        rank: int | None = None,
+    ):
+        """Choose the average.
+
+        **Arguments:**
+
+        - `factor`: β, the weight of the past, at least 0 and below 1.
+        - `start`: the average starts at this multiple of the identity and forgets it like the rest;
+            1 and 0 are published. Defaults to the average over the steps so far, without a start.
+        - `rank`: how many singular vectors are remembered, an approximation; defaults to all, for
+            models of at most 4096 parameters.
+        """
+        positive("MetricMemory", "factor", factor, below=1, zero=True)
+        if start is not None:
+            positive("MetricMemory", "start", start, zero=True)
+        if rank is not None:
+            integer("MetricMemory", "rank", rank, 1)
+            if start is not None:
+                raise ValueError(
+                    "MetricMemory(rank=..., start=...): a multiple of the identity has full rank. "
+                    "Leave start= out, or damp: inverse=pullback.Tikhonov(1e-3)."
+                )
+        self.factor = factor
+        self.start = start
+        self.rank = rank
+
+    def __repr__(self) -> str:
+        return settings(self, first=True)
+
+    def init(self, size: int, dtype: Any) -> Remembered:
+        """Return the memory before the first step.
+
+        **Arguments:**
+
+        - `size`: the number of parameters.
+        - `dtype`: the dtype of its numbers.
+        """
+        if self.rank is None and size > LARGEST:
+            wanted = f"given for {size} parameters: a root of the whole metric has {size}² numbers"
+            raise error("MetricMemory", "rank", None, wanted, "MetricMemory(0.9, rank=200)")
+        rows = size if self.rank is None else min(self.rank, size)
+        root = jnp.zeros((rows, size), dtype)
+        if self.start is not None:
+            root = jnp.sqrt(jnp.asarray(self.start, dtype)) * jnp.eye(size, dtype=dtype)
+        return Remembered(root, jnp.zeros((), jnp.int32), jnp.zeros((), dtype))
+
+    def share(self, memory: Remembered) -> Scalar:
+        """Return w, the weight of the metric of the next step.
+
+        **Arguments:**
+
+        - `memory`: the memory before the step.
+        """
+        dtype = memory.root.dtype
+        factor = jnp.asarray(self.factor, dtype)
+        if self.start is not None:
+            return 1 - factor
+        return (1 - factor) / (1 - factor ** (memory.count + 1).astype(dtype))
+
+    def stacked(self, problem: AbstractProblem, memory: Remembered) -> Terms:
+        """Return the problem with the averaged metric: its loss is that of the problem.
+
+        **Arguments:**
+
+        - `problem`: the problem, of one term or of several.
+        - `memory`: the memory before the step.
+        """
+        share = self.share(memory)
+        weights = getattr(problem, "scales", (jnp.ones((), share.dtype),))
+        parts = [_scaled(term, share) for term in problem.terms]
+        past = Composite(lambda params: _image(memory.root, params), _nothing, Euclidean())
+        scales = [weight.astype(share.dtype) * share for weight in weights]
+        return Terms((*parts, past), weights=(*scales, 1 - share))
+
+    def update(self, rows: Rows, memory: Remembered) -> Remembered:
+        """Return the memory with the metric of this step in it.
+
+        **Arguments:**
+
+        - `rows`: the rows of the stacked problem, in the Euclidean gauge.
+        - `memory`: the memory before the step.
+        """
+        b = jax.lax.stop_gradient(rows.scale[:, None] * rows.unit_rows()).astype(memory.root.dtype)
+        count, k = memory.count + 1, memory.root.shape[0]
+        if self.rank is None:
+            root = jnp.linalg.qr(b, mode="r")
+            return Remembered(root[: b.shape[1]], count, memory.dropped)
+        values, vectors = jnp.linalg.eigh(b @ b.T)
+        total = jnp.sum(values)
+        dropped = 1 - jnp.sum(values[-k:]) / jnp.where(total > 0, total, 1.0)
+        return Remembered(vectors[:, -k:].T @ b, count, jnp.maximum(dropped, 0.0))
+
+
+def as_memory(memory: Any) -> MetricMemory | None:
+    """Return the memory that a user means: a number is its factor."""
+    if memory is None or isinstance(memory, MetricMemory):
+        return memory
+    if eqx.is_array_like(memory) and not isinstance(memory, bool):
+        return MetricMemory(memory)
+    raise error(
+        "NaturalGradientDescent", "metric_memory", memory, "a number or a MetricMemory",
+        "NaturalGradientDescent(problem, metric_memory=0.6)",
+    )  # fmt: skip
+
+
+def _scaled(term: Composite, share: Scalar) -> Composite:
+    """Return a term whose loss, weighted by `share`, is the loss of the term."""
+
+    def loss(z, *y):
+        if term.loss is not None:
+            values = jnp.asarray(term.loss(z, *y))
+        else:
+            nll = term.likelihood.negative_log_likelihood
+            values = jax.vmap(nll)(z, *y)
+        return values / share.astype(values.dtype)
+
+    return Composite(term.model, loss, term.metric, term.measure, term.coupled, term.stateful)
+
+
+def _image(root: Float[Array, "k P"], params: Params) -> Float[Array, " k"]:
+    """Return C θ."""
+    like: Structure = structure(params)
+    return root.astype(like.dtype) @ like.ravel(split(params)[0])
+
+
+def _nothing(z: Float[Array, " k"]) -> Scalar:
+    """Return no loss."""
+    return jnp.zeros((), z.dtype)
