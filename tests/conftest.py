@@ -38,6 +38,7 @@ THINNED = {
     "test_certificate": 16,
     "test_certificate_fails": 8,
     "test_claims": 24,
+    "test_complex": 4,
     "test_constrained": 2,
     "test_contracts": 14,
     "test_covariance": 4,
