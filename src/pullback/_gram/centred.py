@@ -118,8 +118,9 @@ def centred_product(
 
 def _about_means(x: Array, d: Array, mean: Array) -> tuple[Leaf, Means]:
     """Return the factors of a leaf about their means, and the means."""
-    xi, centre_x = centre(x, mean)
-    eps, centre_d = centre(d, mean)
+    # XLA must not compute a small difference anew, in another order, for each use.
+    xi, centre_x = jax.lax.optimization_barrier(centre(x, mean))
+    eps, centre_d = jax.lax.optimization_barrier(centre(d, mean))
     f = jnp.einsum("nti,si->nts", xi, centre_x)
     e = jnp.einsum("nqto,pso->nqtps", eps, centre_d)
     return Leaf(xi, eps, f, e), Means(centre_x, centre_d)

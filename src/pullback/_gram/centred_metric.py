@@ -13,6 +13,7 @@ where the first sum costs as much as that of \(G_0\), and the others less by the
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -79,11 +80,11 @@ class _Part:
     """One leaf about its means, scaled."""
 
     def __init__(self, x: Array, d: Array, x_mean: Array, d_mean: Array, scale: Array):
-        self.x_mean, self.d_mean, self.scale = x_mean, d_mean, scale
-        self.xi = x - x_mean[None]
-        self.plain = d - d_mean[None]
-        self.d = scale[:, :, None] * d
+        self.x_mean, self.d_mean = x_mean, d_mean
+        # XLA must not compute a small difference anew, in another order, for each use.
+        self.xi, self.plain = jax.lax.optimization_barrier((x - x_mean[None], d - d_mean[None]))
         self.eps = scale[:, :, None] * self.plain
+        self.d = self.eps + scale[:, :, None] * d_mean[None]
 
     def mean(self, mean: Array) -> Float[Array, "q i o"]:
         """Return Σ w̄ b, the part of these samples."""

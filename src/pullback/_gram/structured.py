@@ -135,6 +135,10 @@ def _factors(rows: TermRows, plan: Layout, samples: PyTree) -> Factors:
         return sample_factors(plan, leaves, inputs, pull, q, rows.dtype)
 
     found = jax.vmap(one)(*samples)
+    if rows.root.mean is not None:
+        # Small differences of the factors follow: XLA must not compute a factor anew, in another
+        # order, for each use.
+        found = jax.lax.optimization_barrier(found)
     if not plan.statistics:
         return found
     influence = _influence(rows)[:, plan.order[plan.order.size - plan.row_size :]]
