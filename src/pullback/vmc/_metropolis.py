@@ -33,7 +33,7 @@ class Chains(eqx.Module):
     @property
     def acceptance(self) -> Scalar:
         """The fraction of proposals that were accepted in the last draw."""
-        return jnp.mean(self.accepted.astype(float)) / jnp.maximum(self.proposed, 1)
+        return jnp.mean(self.accepted.astype(float)) / jnp.maximum(self.proposed, 1).astype(float)
 
     @property
     def stuck(self) -> Scalar:
@@ -188,7 +188,7 @@ def _walk(
         # Written so that a NaN is accepted: it then reaches the batch, and the step fails.
         taken = ~(limit >= ratio)
         spins = jnp.where(taken[:, None], moved, spins)
-        return (spins, jnp.where(taken, new, log), accepted + taken), None
+        return (spins, jnp.where(taken, new, log), accepted + taken.astype(accepted.dtype)), None
 
     log = amplitudes(log_psi, params, state.spins)[0]
     none = jnp.zeros(sampler.chains, jnp.int32)
@@ -230,5 +230,3 @@ def _check_moving(state: Chains) -> None:
             "proposals of the burn-in. The wave function is too steep: start from smaller "
             "parameters, or sample a flatter distribution, Metropolis(energy, chains, power=1.0)."
         )
-
-
