@@ -12,6 +12,8 @@ with the symmetries is evaluated on the representatives only; for another one, t
 state that is constant on orbits by its values on the representatives.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,8 @@ from ._energy import Configurations, Matrix, parts_of
 from ._hamiltonian import AbstractHamiltonian
 from ._lattice import Symmetries
 
+Sparse = Any
+"""A sparse matrix of SciPy, which has no types."""
 MOST_SITES = 26
 """Configurations of more sites are not enumerated."""
 CHECKS = 4
@@ -46,7 +50,7 @@ def full_sum(energy: Composite, symmetries: Symmetries | None = None) -> Batch:
     _, hamiltonian = parts_of("full_sum", energy)
     spins, sizes, matrix = basis(hamiltonian, symmetries)
     dtype = jnp.result_type(float)
-    index, elements = _padded(matrix)
+    index, elements = padded(matrix)
     inputs = Configurations(jnp.asarray(spins, dtype), jnp.asarray(-np.log(sizes), dtype))
     return Batch(inputs, Matrix(jnp.asarray(index), jnp.asarray(elements, dtype)))
 
@@ -71,7 +75,7 @@ def exact_energy(hamiltonian: AbstractHamiltonian, symmetries: Symmetries | None
 
 def basis(
     hamiltonian: AbstractHamiltonian, symmetries: Symmetries | None
-) -> tuple[Float[np.ndarray, "N sites"], Int[np.ndarray, " N"], scipy.sparse.csr_matrix]:
+) -> tuple[Float[np.ndarray, "N sites"], Int[np.ndarray, " N"], Sparse]:
     """Return representatives, the sizes of their orbits, and the matrix of the operator."""
     codes = _codes(hamiltonian)
     sites = hamiltonian.sites
@@ -104,7 +108,7 @@ def _elements(
     codes: Int[np.ndarray, " N"],
     spins: Float[np.ndarray, "M sites"],
     symmetries: Symmetries | None,
-) -> scipy.sparse.csr_matrix:
+) -> Sparse:
     """Return the sums of the elements from configurations to the classes of the basis."""
     rows, columns, values = [], [], []
     connected = jax.jit(jax.vmap(hamiltonian.connected))
@@ -135,7 +139,7 @@ def _elements(
 def _check_commutes(
     hamiltonian: AbstractHamiltonian,
     codes: Int[np.ndarray, " N"],
-    matrix: scipy.sparse.csr_matrix,
+    matrix: Sparse,
     symmetries: Symmetries,
 ) -> None:
     """Raise a `ValueError` if equivalent configurations, drawn at random, have other elements."""
@@ -198,7 +202,7 @@ def _orbits(codes: np.ndarray, sites: int, symmetries: Symmetries) -> np.ndarray
     return symmetries.order // np.sum(images == codes[:, None], axis=1)
 
 
-def _padded(matrix: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+def padded(matrix: Sparse) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows with equal numbers of entries; what is added is zero, and on the diagonal."""
     matrix.sum_duplicates()
     counts = np.diff(matrix.indptr)
