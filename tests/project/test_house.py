@@ -241,7 +241,7 @@ def test_what_is_imported_is_declared():
     extras = {name(line) for line in project["optional-dependencies"]["lab"]}
     known = {"sklearn": "scikit_learn", "jaxlib": "jax", "markdown_it": "markdown_it_py"}
     # Imported where they are used, with a message if absent; IPython only by a program inside it.
-    optional = {"matplotlib", "rich", "IPython"}
+    optional = {"matplotlib", "rich", "IPython", "netket"}
 
     def foreign(paths):
         found = set()

@@ -143,7 +143,7 @@ def test_representatives_are_the_whole_sector():
 def test_an_eigenstate_has_no_variance():
     lowest = np.linalg.eigh(MATRIX)
     table = jnp.asarray(np.log(np.abs(lowest[1][:, 0])))
-    code = lambda spins: ((1 - spins) / 2 @ 2.0 ** jnp.arange(SITES)[::-1]).astype(int)
+    code = lambda spins: ((1 - spins) / 2 @ (2.0 ** np.arange(SITES)[::-1])).astype(int)
     energy = vmc.problem(lambda params, spins: params[code(spins)], H)
     found = vmc.estimate(energy, table, vmc.full_sum(energy))
     np.testing.assert_allclose(found.energy, lowest[0][0], rtol=1e-13)
@@ -167,7 +167,9 @@ def test_the_divergence_is_that_of_the_states():
     np.testing.assert_allclose(found, -np.log(fidelity(np.exp(a), np.exp(b))) / 2, rtol=1e-12)
     s = jnp.array([1, -1, 1, 1, -1, 1])
     found = vmc.Born().divergence(Signed(a, s), Signed(b, jnp.ones_like(s)))
-    np.testing.assert_allclose(found, -np.log(fidelity(s * np.exp(a), np.exp(b))) / 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        found, -np.log(fidelity(np.asarray(s) * np.exp(a), np.exp(b))) / 2, rtol=1e-12
+    )
     pair = lambda x: jnp.stack([x, x**2], axis=1)
     psi = lambda x: np.exp(np.asarray(x) + 1j * np.asarray(x) ** 2)
     found = vmc.Born().divergence(pair(a), pair(b))
@@ -180,13 +182,11 @@ def test_the_ising_chain_is_solved():
     log_psi = lambda p, s: jnp.sum(jnp.log(jnp.cosh(s[:, rows] @ p["w"])) @ p["a"], axis=1)
     energy = vmc.problem(log_psi, vmc.ising(lattice, field=1.0))
     params = {"w": 0.5 * jax.random.normal(jax.random.key(1), (6, 4)), "a": jnp.full(4, 0.1)}
-    opt = pb.NaturalGradientDescent(
-        energy, step=pb.step.GridSearch((1.0, 0.3, 0.1, 0.03)), inverse=pb.Tikhonov(1e-6)
-    )
+    opt = pb.NaturalGradientDescent(energy, step=pb.step.GridSearch(), inverse=pb.Tikhonov(1e-6))
     batch = vmc.full_sum(energy, lattice.symmetries())
-    fit = pb.fit(opt, params, batch, 60, progress=False)
-    exact = -2 / np.sin(np.pi / 12) / 2
-    np.testing.assert_allclose(fit.history["loss"][-1], exact * 2, rtol=1e-9)
+    exact = -2 / np.sin(np.pi / 12)
+    fit = pb.fit(opt, params, batch, 60, progress=False, until=pb.until.LossBelow(exact + 1e-9))
+    np.testing.assert_allclose(vmc.estimate(energy, fit.params, batch).energy, exact, rtol=1e-9)
 
 
 class Leaving(vmc.AbstractHamiltonian):
@@ -212,7 +212,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="permutations of 5 sites, like the operator"):
         vmc.full_sum(ENERGY, vmc.Lattice((4,)).symmetries())
     uneven = vmc.SpinHamiltonian(4, np.array([[0, 1]]), zz=1.0, field=1.0)
-    with pytest.raises(ValueError, match="The symmetries are not those of the operator"):
+    with pytest.raises(ValueError, match="the symmetries are not those of the operator"):
         vmc.full_sum(vmc.problem(dense.network, uneven), vmc.Lattice((4,)).symmetries())
     with pytest.raises(ValueError, match="leads out of its sector of magnetisation 0"):
         vmc.full_sum(vmc.problem(dense.network, Leaving()))
@@ -229,5 +229,7 @@ def test_a_wave_function_that_vanishes_is_a_failure_with_its_place():
         jnp.sum(spins, axis=1) == SITES, -jnp.inf, dense.network(params, spins)
     )
     energy = vmc.problem(hole, H)
-    with pytest.raises(Exception, match=r"(?s)outputs.*not finite"):
+    with pytest.raises(
+        Exception, match=r"an infinity.*Found in outputs \(first at index \(31,\)\)"
+    ):
         pb.natural_gradient(energy, PARAMS, vmc.full_sum(energy))

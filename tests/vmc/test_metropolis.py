@@ -76,29 +76,29 @@ def test_what_goes_wrong_at_the_start_is_said():
     hole = lambda p, s: jnp.where(s[:, 0] > 0, -jnp.inf, dense.network(p, s))
     with pytest.raises(ValueError, match=r"is -inf where a chain starts"):
         start(hole)
-    # Each configuration is far more probable than all its neighbours, or far less.
+    # Two chains that start in a configuration far more probable than all its neighbours.
     comb = lambda p, s: 1e6 * jnp.prod(s, axis=1)
-    frozen = vmc.Metropolis(
-        vmc.problem(comb, vmc.heisenberg(LATTICE)), chains=16, burn_in=2
-    )
-    assert frozen.init(jax.random.key(0), PARAMS).stuck < 1
-    steep = lambda p, s: -1e6 * jnp.abs(s @ jnp.array([1.0, 2.0, 4.0, 8.0]) - 1.0)
-    with pytest.raises(ValueError, match="all chains rejected all"):
-        one = vmc.Metropolis(vmc.problem(steep, ISING.loss.hamiltonian), chains=2, burn_in=8)
-        state = one.init(jax.random.key(0), PARAMS)
-        for _ in range(3):
-            from pullback.vmc._metropolis import _check_moving
-
-            _, state = one.draw(jax.random.key(1), PARAMS, state)
-            _check_moving(state)
+    one = vmc.Metropolis(vmc.problem(comb, ISING.loss.hamiltonian), chains=2, burn_in=2)
+    seeds = range(20)
+    even = lambda k: jnp.prod(one._start(jax.random.split(jax.random.key(k))[0]), axis=1)
+    seed = next(k for k in seeds if bool(jnp.all(even(k) > 0)))
+    with pytest.raises(ValueError, match="the sampler is stuck, all chains rejected all 8"):
+        one.init(jax.random.key(seed), PARAMS)
     spiky = lambda p, s: jnp.where(jnp.sum(s, axis=1) == 4, jnp.nan, 0.0)
     with pytest.raises(ValueError, match=r"is nan"):
         start(spiky)
 
 
-def test_a_failure_on_the_way_is_a_failed_step():
-    opt = pb.NaturalGradientDescent(ISING, step=1e6, inverse=pb.Tikhonov(1e-8))
-    grown = vmc.problem(lambda p, s: jnp.exp(s @ p["w"]) @ p["a"], ISING.loss.hamiltonian)
-    opt = pb.NaturalGradientDescent(grown, step=1e6, inverse=pb.Tikhonov(1e-8))
-    with pytest.raises(pb.FitError):
-        pb.fit(opt, PARAMS, vmc.Metropolis(grown, chains=8), 20, progress=False)
+def test_a_nan_on_the_way_is_a_failed_step():
+    broken = lambda p, s: jnp.sqrt(1.0 - p**2) * s[:, 0] + 0.1 * s[:, 1] * p
+    energy = vmc.problem(broken, ISING.loss.hamiltonian)
+    sampler = vmc.Metropolis(energy, chains=16)
+    state = sampler.init(jax.random.key(0), jnp.asarray(0.5))
+    there = jnp.asarray(2.0)
+    batch, _ = sampler.draw(jax.random.key(1), there, state)
+    assert np.all(np.isnan(batch.targets.real))
+    with pytest.raises(Exception, match="NaN"):
+        pb.natural_gradient(energy, there, batch)
+    opt = pb.NaturalGradientDescent(energy)
+    record = opt.step(there, opt.init(there), batch)[2]
+    assert record.failed and not record.accepted

@@ -16,3 +16,7 @@ from ._lattice import Lattice as Lattice
 from ._lattice import Symmetries as Symmetries
 from ._metropolis import Chains as Chains
 from ._metropolis import Metropolis as Metropolis
+from ._netket import FromNetKet as FromNetKet
+from ._netket import NetKetPreconditioner as NetKetPreconditioner
+from ._netket import from_netket as from_netket
+from ._netket import netket_preconditioner as netket_preconditioner

@@ -133,7 +133,8 @@ def amplitudes(
     """Return log-moduli, and signs or phases if there are any, of a batch of configurations."""
     made = log_psi(params, spins)
     pair = isinstance(made, tuple | list) and len(made) == 2
-    log, sign = made if pair else (made, None)
+    log: Any = made[0] if pair else made
+    sign: Any = made[1] if pair else None
     shapes = [jnp.shape(x) for x in (log, *(() if sign is None else (sign,)))]
     if any(shape != spins.shape[:1] for shape in shapes):
         raise ValueError(
@@ -199,18 +200,25 @@ def _of_matrix(
     """Return the local energies of a full sum."""
     here = (log, sign, phase)
     there = [None if x is None else x[matrix.index] for x in here]
-    return _ratios(matrix.elements.astype(log.dtype), here, there)
+    return _ratios(matrix.elements, here, there)
 
 
 def _ratios(elements: Array, here: Any, there: Any) -> tuple[Array, Array | None]:
-    """Return Σ_k H_ik ψ_k/ψ_i, real and imaginary parts."""
-    ratio = elements * jnp.exp(there[0] - here[0][:, None])
+    """Return Σ_k H_ik ψ_k/ψ_i, real and imaginary parts; without phases the real part only."""
+    ratio = jnp.exp(there[0] - here[0][:, None])
     if here[1] is not None:
         ratio = ratio * (there[1] * here[1][:, None]).astype(ratio.dtype)
+    real = jnp.real(elements).astype(ratio.dtype) * ratio
     if here[2] is None:
-        return jnp.sum(ratio, axis=1), None
+        # The imaginary part of H is antisymmetric: it has no energy in a real wave function.
+        return jnp.sum(real, axis=1), None
     angle = there[2] - here[2][:, None]
-    return jnp.sum(ratio * jnp.cos(angle), axis=1), jnp.sum(ratio * jnp.sin(angle), axis=1)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    imaginary = jnp.imag(elements).astype(ratio.dtype) * ratio
+    return (
+        jnp.sum(real * cos - imaginary * sin, axis=1),
+        jnp.sum(real * sin + imaginary * cos, axis=1),
+    )
 
 
 def _parts(outputs: Any) -> tuple[Array, Array | None, Array | None]:

@@ -7,10 +7,12 @@ amplitudes are \(\varphi_i = \sqrt{m_i}\,\psi(\sigma_i)\), and
 \[ E = \frac{\varphi^\top \tilde H \varphi}{\varphi^\top\varphi}, \qquad
    \tilde H_{ik} = \sum_{\sigma' \in [\sigma_k]} H_{\sigma_i\sigma'}\sqrt{m_i/m_k} . \]
 
-\(\tilde H\) is symmetric if the group commutes with \(H\), which is checked. So a wave function
+The group must commute with \(H\), which is checked on equivalents drawn at random. So a wave function
 with the symmetries is evaluated on the representatives only; for another one, the sum defines a
 state that is constant on orbits by its values on the representatives.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +28,12 @@ from ._energy import Configurations, Matrix, parts_of
 from ._hamiltonian import AbstractHamiltonian
 from ._lattice import Symmetries
 
+Sparse = Any
+"""A sparse matrix of SciPy, which has no types."""
 MOST_SITES = 26
 """Configurations of more sites are not enumerated."""
+CHECKS = 4
+"""How many equivalents of each representative are compared with it."""
 BLOCK = 2**14
 """How many configurations are looked at together."""
 
@@ -44,7 +50,7 @@ def full_sum(energy: Composite, symmetries: Symmetries | None = None) -> Batch:
     _, hamiltonian = parts_of("full_sum", energy)
     spins, sizes, matrix = basis(hamiltonian, symmetries)
     dtype = jnp.result_type(float)
-    index, elements = _padded(matrix)
+    index, elements = padded(matrix)
     inputs = Configurations(jnp.asarray(spins, dtype), jnp.asarray(-np.log(sizes), dtype))
     return Batch(inputs, Matrix(jnp.asarray(index), jnp.asarray(elements, dtype)))
 
@@ -69,7 +75,7 @@ def exact_energy(hamiltonian: AbstractHamiltonian, symmetries: Symmetries | None
 
 def basis(
     hamiltonian: AbstractHamiltonian, symmetries: Symmetries | None
-) -> tuple[Float[np.ndarray, "N sites"], Int[np.ndarray, " N"], scipy.sparse.csr_matrix]:
+) -> tuple[Float[np.ndarray, "N sites"], Int[np.ndarray, " N"], Sparse]:
     """Return representatives, the sizes of their orbits, and the matrix of the operator."""
     codes = _codes(hamiltonian)
     sites = hamiltonian.sites
@@ -83,47 +89,71 @@ def basis(
         codes = codes[_least(codes, sites, symmetries) == codes]
     spins = _spins(codes, sites)
     sizes = np.ones(len(codes), int) if symmetries is None else _orbits(codes, sites, symmetries)
+    matrix = _elements(hamiltonian, codes, spins, symmetries)
+    if symmetries is not None:
+        _check_commutes(hamiltonian, codes, matrix, symmetries)
+    scale = scipy.sparse.diags(np.sqrt(sizes))
+    matrix = (scale @ matrix @ scipy.sparse.diags(1 / np.sqrt(sizes))).tocsr()
+    apart = abs(matrix - matrix.T)
+    if apart.nnz and apart.max() > 1e-6 * abs(matrix).max():
+        raise ValueError(
+            "full_sum(...): the matrix of the operator is not symmetric; `connected` must return "
+            "⟨σ|H|σ'⟩ = ⟨σ'|H|σ⟩."
+        )
+    return spins, sizes, matrix
+
+
+def _elements(
+    hamiltonian: AbstractHamiltonian,
+    codes: Int[np.ndarray, " N"],
+    spins: Float[np.ndarray, "M sites"],
+    symmetries: Symmetries | None,
+) -> Sparse:
+    """Return the sums of the elements from configurations to the classes of the basis."""
     rows, columns, values = [], [], []
     connected = jax.jit(jax.vmap(hamiltonian.connected))
-    for start in range(0, len(codes), BLOCK):
-        moved, elements = map(
-            np.asarray, connected(jnp.asarray(spins[start : start + BLOCK], jnp.result_type(float)))
-        )
-        found = _encoded(moved.reshape(-1, sites))
-        if symmetries is not None:
-            found = _least(found, sites, symmetries)
+    for start in range(0, len(spins), BLOCK):
+        block = jnp.asarray(spins[start : start + BLOCK], jnp.result_type(float))
+        moved, elements = map(np.asarray, connected(block))
+        kept = elements.ravel() != 0
+        found = _encoded(moved.reshape(-1, hamiltonian.sites)[kept])
+        if symmetries is not None and len(found):
+            found = _least(found, hamiltonian.sites, symmetries)
         place = np.minimum(np.searchsorted(codes, found), len(codes) - 1)
-        elements, outside = elements.ravel(), codes[place] != found
-        if np.any(outside & (elements != 0)):
+        if np.any(codes[place] != found):
             raise ValueError(
                 "full_sum(...): the operator leads out of its sector of magnetisation "
                 f"{hamiltonian.magnetisation}. Leave the sector out, magnetisation=None."
             )
-        row = start + np.repeat(np.arange(moved.shape[0]), moved.shape[1])
-        kept = elements != 0
-        rows.append(row[kept])
-        columns.append(place[kept])
-        values.append((elements * np.sqrt(sizes[row] / sizes[place]))[kept])
+        rows.append((start + np.repeat(np.arange(len(moved)), moved.shape[1]))[kept])
+        columns.append(place)
+        values.append(elements.ravel()[kept])
     where = np.concatenate(rows), np.concatenate(columns)
-    matrix = scipy.sparse.csr_matrix((np.concatenate(values), where), shape=(len(codes),) * 2)
-    _check_symmetric(matrix, symmetries)
-    return spins, sizes, matrix
-
-
-def _check_symmetric(matrix: scipy.sparse.csr_matrix, symmetries: Symmetries | None) -> None:
-    """Raise a `ValueError` if the matrix is not finite, or not symmetric."""
+    shape = len(spins), len(codes)
+    matrix = scipy.sparse.csr_matrix((np.concatenate(values), where), shape=shape)
     if not np.all(np.isfinite(matrix.data)):
         raise ValueError("full_sum(...): the operator has elements that are not finite.")
-    apart = abs(matrix - matrix.T)
-    if apart.nnz and apart.max() > 1e-6 * abs(matrix).max():
-        raise ValueError(
-            "full_sum(...): the matrix of the operator is not symmetric. "
-            + (
-                "`connected` must return ⟨σ|H|σ'⟩ = ⟨σ'|H|σ⟩."
-                if symmetries is None
-                else "The symmetries are not those of the operator; full_sum(energy) needs none."
+    return matrix
+
+
+def _check_commutes(
+    hamiltonian: AbstractHamiltonian,
+    codes: Int[np.ndarray, " N"],
+    matrix: Sparse,
+    symmetries: Symmetries,
+) -> None:
+    """Raise a `ValueError` if equivalent configurations, drawn at random, have other elements."""
+    rng = np.random.default_rng(0)
+    images = _images(codes, hamiltonian.sites, symmetries)
+    for _ in range(CHECKS):
+        others = images[np.arange(len(codes)), rng.integers(images.shape[1], size=len(codes))]
+        moved = _spins(others, hamiltonian.sites)
+        apart = abs(_elements(hamiltonian, codes, moved, symmetries) - matrix)
+        if apart.nnz and apart.max() > 1e-6 * abs(matrix).max():
+            raise ValueError(
+                "full_sum(symmetries=...): the symmetries are not those of the operator. Pass its "
+                "own ones, or none: full_sum(energy)."
             )
-        )
 
 
 def _codes(hamiltonian: AbstractHamiltonian) -> Int[np.ndarray, " N"]:
@@ -172,7 +202,7 @@ def _orbits(codes: np.ndarray, sites: int, symmetries: Symmetries) -> np.ndarray
     return symmetries.order // np.sum(images == codes[:, None], axis=1)
 
 
-def _padded(matrix: scipy.sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+def padded(matrix: Sparse) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows with equal numbers of entries; what is added is zero, and on the diagonal."""
     matrix.sum_duplicates()
     counts = np.diff(matrix.indptr)

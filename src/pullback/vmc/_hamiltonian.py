@@ -61,10 +61,11 @@ class SpinHamiltonian(AbstractHamiltonian):
     """
 
     sites: int = eqx.field(static=True)
-    bonds: Int[np.ndarray, "B 2"] = eqx.field(converter=np.asarray)
-    zz: Float[np.ndarray, " B"]
-    exchange: Float[np.ndarray, " B"]
-    field: float
+    # Static, hence tuples: which configurations are connected is part of the program.
+    bonds: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    zz: tuple[float, ...] = eqx.field(static=True)
+    exchange: tuple[float, ...] = eqx.field(static=True)
+    field: float = eqx.field(static=True)
     magnetisation: int | None = eqx.field(static=True)
 
     def __init__(
@@ -93,24 +94,25 @@ class SpinHamiltonian(AbstractHamiltonian):
         if magnetisation is not None:
             _check_sector(owner, sites, magnetisation, float(field))
         self.sites = sites
-        self.bonds = found
-        self.zz = np.broadcast_to(np.asarray(zz, float), len(found))
-        self.exchange = np.broadcast_to(np.asarray(exchange, float), len(found))
+        self.bonds = tuple((int(i), int(j)) for i, j in found)
+        self.zz = tuple(np.broadcast_to(np.asarray(zz, float), len(found)).tolist())
+        self.exchange = tuple(np.broadcast_to(np.asarray(exchange, float), len(found)).tolist())
         self.field = float(field)
         self.magnetisation = magnetisation
 
     def connected(self, spins):
-        i, j = self.bonds.T
+        i, j = np.array(self.bonds).T
+        zz, exchange = np.array(self.zz), np.array(self.exchange)
         pairs = spins[i] * spins[j]
-        rows, elements = [spins[None]], [jnp.sum(_like(self.zz, spins) * pairs)[None]]
-        moved = self.exchange != 0
+        rows, elements = [spins[None]], [jnp.sum(_like(zz, spins) * pairs)[None]]
+        moved = exchange != 0
         if np.any(moved):
             a, b = i[moved], j[moved]
             flips = np.ones((len(a), self.sites))
             flips[np.arange(len(a)), a] = flips[np.arange(len(a)), b] = -1.0
             apart = (pairs[moved] < 0)[:, None]
             rows.append(jnp.where(apart, spins[None] * _like(flips, spins), spins[None]))
-            coupling = _like(2 * self.exchange[moved], spins)
+            coupling = _like(2 * exchange[moved], spins)
             elements.append(jnp.where(apart[:, 0], coupling, 0.0))
         if self.field != 0:
             rows.append(spins[None] * _like(1 - 2 * np.eye(self.sites), spins))

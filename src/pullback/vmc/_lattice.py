@@ -131,4 +131,4 @@ class Lattice(eqx.Module):
     def _moved(self, step: tuple[int, ...]) -> Int[np.ndarray, " sites"]:
         """The site that lies one step from each site."""
         moved = (self.coordinates + np.array(step)) % np.array(self.shape)
-        return np.ravel_multi_index(tuple(moved.T), self.shape)
+        return np.asarray(np.ravel_multi_index(tuple(moved.T), self.shape))

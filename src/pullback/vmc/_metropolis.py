@@ -6,6 +6,7 @@ are symmetric, so that it is accepted with probability \(\min(1, q(\sigma')/q(\s
 \(|\psi|^{2-\alpha}\), through `log_q`.
 """
 
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ class Chains(eqx.Module):
     @property
     def acceptance(self) -> Scalar:
         """The fraction of proposals that were accepted in the last draw."""
-        return jnp.mean(self.accepted.astype(float)) / jnp.maximum(self.proposed, 1)
+        return jnp.mean(self.accepted.astype(float)) / jnp.maximum(self.proposed, 1).astype(float)
 
     @property
     def stuck(self) -> Scalar:
@@ -186,7 +187,7 @@ def _walk(
         # Written so that a NaN is accepted: it then reaches the batch, and the step fails.
         taken = ~(limit >= ratio)
         spins = jnp.where(taken[:, None], moved, spins)
-        return (spins, jnp.where(taken, new, log), accepted + taken), None
+        return (spins, jnp.where(taken, new, log), accepted + taken.astype(accepted.dtype)), None
 
     log = amplitudes(log_psi, params, state.spins)[0]
     none = jnp.zeros(sampler.chains, jnp.int32)
