@@ -41,34 +41,63 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     transpose costs nothing, where a copy would cost as much as the products.
     """
     n, q, _ = factors.rows.shape
-    m = n * q
-    tiles = tile_count(n, m, factors.rows.dtype, max([1, *(d.shape[2] for d in factors.d)]))
-    count = -(-n // tiles)
-
-    # A slice that would reach beyond the end begins earlier, both where it is read and where it is
-    # written. Some entries of the last tile are therefore computed twice.
-    def cut(index):
-        return jax.tree.map(
-            lambda x: jax.lax.dynamic_slice_in_dim(x, index * count, count), factors
-        )
-
-    def column(j, out):
-        mine = cut(j)
-
-        def put(i, out):
-            return jax.lax.dynamic_update_slice(
-                out, _tile(cut(i), mine), (i * count * q, j * count * q)
-            )
-
-        return jax.lax.fori_loop(0, j + 1, put, out)
-
     # A zero that depends on the factors. Otherwise XLA allocates K before the factors are computed,
     # beside everything that they are computed from.
     one = [x for x in (*factors.d, factors.rows) if x.size][:1]
     zero = (
         jnp.minimum(jnp.abs(one[0].ravel()[0]), 0.0) if one else jnp.zeros((), factors.rows.dtype)
     )
-    return jax.lax.fori_loop(0, tiles, column, jnp.broadcast_to(zero, (m, m))).T
+    out = jnp.broadcast_to(zero, (n * q, n * q))
+    for number, (tiles, part) in enumerate(_parts(factors)):
+        out = _add(out, part, tiles, first=number == 0)
+    return out.T
+
+
+def _parts(factors: Factors) -> list[tuple[int, Factors]]:
+    """The leaves by the number of tiles that suits them, with that number; rows have one position.
+
+    Leaves of one position in the small tiles of leaves with many would be products of few rows.
+    """
+    n, q, size = factors.rows.shape
+    suits = lambda t: tile_count(n, n * q, factors.rows.dtype, 2 ** math.ceil(math.log2(t)))
+    leaves = list(zip(factors.x, factors.d, factors.codes, strict=True))
+    found: dict[int, list] = {suits(1): []} if size else {}
+    for leaf in leaves:
+        found.setdefault(suits(max(1, leaf[1].shape[2])), []).append(leaf)
+    none = jnp.zeros((n, q, 0), factors.rows.dtype)
+    parts = []
+    for tiles, group in found.items():
+        x, d, codes = zip(*group, strict=True) if group else ((), (), ())
+        rows = factors.rows if size and tiles == suits(1) else none
+        parts.append((tiles, Factors(tuple(x), tuple(d), rows, tuple(codes))))
+    return parts
+
+
+def _add(out: Array, factors: Factors, tiles: int, first: bool) -> Array:
+    """K of some leaves, added to the upper triangle of a sum; to zero if it is the first."""
+    n, q, _ = factors.rows.shape
+    count = -(-n // tiles)
+    # A slice that would reach beyond the end begins earlier, both where it is read and where it is
+    # written. Some entries of the last tile are therefore computed twice, and added once.
+    start = lambda index: jnp.minimum(index * count, n - count)
+    fresh = lambda index: jnp.repeat(jnp.arange(count) + start(index) >= index * count, q)
+
+    def cut(index):
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start(index), count), factors)
+
+    def column(j, out):
+        mine = cut(j)
+
+        def put(i, out):
+            tile, place = _tile(cut(i), mine), (start(i) * q, start(j) * q)
+            if not first:
+                new = fresh(i)[:, None] & fresh(j)[None, :]
+                tile = jax.lax.dynamic_slice(out, place, tile.shape) + jnp.where(new, tile, 0.0)
+            return jax.lax.dynamic_update_slice(out, tile, place)
+
+        return jax.lax.fori_loop(0, j + 1, put, out)
+
+    return jax.lax.fori_loop(0, tiles, column, out)
 
 
 def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:

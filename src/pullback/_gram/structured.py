@@ -23,6 +23,7 @@ from .._rows.gauge import EuclideanGauge
 from .._rows.linearise import sum_over_samples
 from .._rows.rows import Rows
 from .factors import Factors, Layout, layout, sample_factors
+from .kernel import tile_count
 from .metric import assemble, blocks
 from .walk import Walk, walk
 
@@ -46,12 +47,14 @@ def find(rows: Rows, single: bool = False) -> Layout | None:
     if walked is None:
         return None
     q, shapes = _rows_per_sample(rows), rows.structure.shapes
+    tiles = lambda positions: tile_count(rows.count, rows.shape[0], rows.dtype, positions)
+    extra, influencing = (), frozenset()
     if isinstance(rows.cut, Cut):
         extra = rows.cut.structure.shapes
         influencing = rows.cut.found.influencing
-        found = layout(walked, (*shapes, *extra), q, single, len(extra), influencing)
-    else:
-        found = layout(walked, shapes, q, single)
+    found = layout(
+        walked, (*shapes, *extra), q, single, len(extra), influencing, count=rows.count, tiles=tiles
+    )
     return found if found.factors or (found.products and not single) else None
 
 
