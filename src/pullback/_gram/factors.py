@@ -4,11 +4,11 @@ A leaf whose products are understood is kept as factors, any other leaf as rows.
 sample, a leaf with weights i × o at T positions is kept as factors if a pair of samples costs less
 that way,
 
-\[ T^2\,(i + q^2 o) < q^2\, i\, o, \]
+\[ c_T\,T^2\,(i + q^2 o) < c_1\,q^2\, i\, o + 2\,T q\,i\,o/n, \]
 
-and T is at most `MAX_POSITIONS`: each entry of the kernel takes \(T^2\) numbers, so that with large
-T the tiles of the kernel have few rows. Otherwise its rows are formed, by the same product for all
-q at once.
+with n samples; \(c_T = 1 + 1/\text{tiles}\) is for the halves of the diagonal tiles of K that nobody
+needs, of which rows of few samples have more. Otherwise its rows are formed, by the same product
+for all q at once.
 
 A complex leaf is a real one with pairs for outputs, at twice as many positions. Its row is the
 complex product \(xd\) in the convention of `jax.grad`, and the pair of its conjugate is
@@ -28,9 +28,6 @@ from jaxtyping import Array, Float
 
 from .._base.pairs import as_pair, is_complex, like_precision
 from .walk import Use, Walk
-
-MAX_POSITIONS = 8
-"""The largest number of positions at which a leaf is kept as factors."""
 
 
 class Group(NamedTuple):
@@ -87,9 +84,13 @@ def layout(
     single: bool = False,
     statistics: int = 0,
     influencing: frozenset[int] = frozenset(),
+    *,
+    count: int = 1,
+    tiles: Callable[[int], int] = lambda positions: 1,
 ) -> Layout:
     """The choice between factors and rows for each leaf; `single` allows one position only.
 
+    `count` is n, and `tiles` the number of tiles along one side of K, by the number of positions.
     The last leaves are statistics of the batch. They and the leaves on which they depend are kept
     as rows, where the effect of the statistics can be added.
     """
@@ -107,11 +108,9 @@ def layout(
         blocks, i, o = entries.shape
         t = sum(use.positions for use in uses)
         shift = uses[0].shift
-        cheap = (
-            blocks == 1
-            and t <= MAX_POSITIONS
-            and t * t * ((1 if codes else i) + q * q * o) < q * q * i * o
-        )
+        by_pairs = (1 + 1 / tiles(t)) * t * t * ((1 if codes else i) + q * q * o)
+        formed = (1 + 1 / tiles(1)) * q * q * i * o + 2 * t * q * i * o / count
+        cheap = blocks == 1 and by_pairs < formed
         if single:
             cheap = blocks == 1 and t == 1 and not codes
         cheap = cheap and not kept.intersection([leaf] if shift is None else [leaf, shift.leaf])

@@ -26,6 +26,7 @@ from .._rows.rows import TermRows
 from .centred import Gram
 from .centred_metric import centred_blocks, centred_metric, centres
 from .factors import Factors, Layout, layout, sample_factors
+from .kernel import tile_count
 from .metric import assemble, blocks
 from .walk import Walk, walk
 
@@ -55,10 +56,14 @@ def layout_of(
 ) -> Layout:
     """Return how the leaves are kept; those in `kept` as rows."""
     q, shapes = _rows_per_sample(rows), rows.structure.shapes
-    if not isinstance(rows.cut, Cut):
-        return layout(walked, shapes, q, single, influencing=kept)._replace(influencing=frozenset())
-    extra, influencing = rows.cut.structure.shapes, rows.cut.found.influencing
-    found = layout(walked, (*shapes, *extra), q, single, len(extra), influencing | kept)
+    tiles = lambda positions: tile_count(rows.count, rows.shape[0], rows.dtype, positions)
+    extra, influencing = (), frozenset()
+    if isinstance(rows.cut, Cut):
+        extra, influencing = rows.cut.structure.shapes, rows.cut.found.influencing
+    found = layout(
+        walked, (*shapes, *extra), q, single, len(extra), influencing | kept,
+        count=rows.count, tiles=tiles,
+    )  # fmt: skip
     return found._replace(influencing=influencing)
 
 

@@ -28,6 +28,7 @@ from .._compat.jaxpr import (
     has_effects,
     is_literal,
     loop,
+    simplified,
     trace,
 )
 from .products import AbstractParameterProduct, product
@@ -85,7 +86,7 @@ class Walk(NamedTuple):
 
 def walk(function: Callable, leaves: Sequence[Any], inputs: Sequence[Any]) -> Walk:
     """The uses of parameter leaves in a function of parameter leaves and inputs."""
-    program = trace(function, list(leaves), list(inputs))
+    program = simplified(trace(function, list(leaves), list(inputs)))
     search = _Search()
     count = len(leaves)
     if has_effects(program):
