@@ -116,6 +116,7 @@ BUILT = [
     pb.inverse.Dampable(pb.MoorePenrose()),
     pb.HeavyBall(0.9),
     pb.Spring(0.9),
+    pb.MetricMemory(0.9),
     pb.Stateful(PARAMS, {"mean": jnp.zeros(3)}),
     pb.until.LossBelow(0.1),
     pb.until.Below("norm", 0.1),
