@@ -23,7 +23,7 @@ def by_hand(batches, factor, start=None, terms=1.0):
     for k, batch in enumerate(batches, start=1):
         a, r, _ = dense(params=like.unravel(jnp.asarray(point)), batch=batch)
         if start is None:
-            total = (factor * (1 - factor ** (k - 1)) * metric + (1 - factor) * a.T @ a)
+            total = factor * (1 - factor ** (k - 1)) * metric + (1 - factor) * a.T @ a
             metric = total / (1 - factor**k)
         else:
             metric = factor * metric + (1 - factor) * a.T @ a
