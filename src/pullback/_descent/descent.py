@@ -49,6 +49,7 @@ from ..step._fixed import Fixed
 from ..step._line_search import LineSearch
 from . import shown
 from .loss import HasLoss
+from .metric_memory import MetricMemory, as_memory, check_memory, updated
 from .record import SOLVERS, USABLE, DescentState, Record
 
 
@@ -68,6 +69,7 @@ class NaturalGradientDescent(HasLoss):
     metric_batch: AnyBatch | None
     constraint: Callable[[Params], Params] | None
     penalty: Callable[[Params], Scalar] | None
+    metric_memory: MetricMemory | None
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class NaturalGradientDescent(HasLoss):
         constraint: Callable[[Params], Params] | None = None,
         penalty: Callable[[Params], Scalar] | None = None,
         memory: int = MEMORY,
+        metric_memory: MetricMemory | float | Scalar | None = None,
     ):
         """Build an optimiser.
 
@@ -103,6 +106,8 @@ class NaturalGradientDescent(HasLoss):
             range of the metric and leave the rest; `Tikhonov` and `LevenbergMarquardt` divide the
             rest by the damping. `Record.range_share` is the fraction in the range.
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
+        - `metric_memory`: an average of the metric over steps, `MetricMemory(0.6)`, or its factor;
+            defaults to the metric of each step alone.
         """
         check_problem(problem)
         problem.check_loss()
@@ -128,6 +133,8 @@ class NaturalGradientDescent(HasLoss):
         self.metric_batch = None if metric_batch is None else problem.as_batch(metric_batch)
         self.constraint = None if constraint is None else canonical(constraint)
         self.penalty = None if penalty is None else canonical(penalty)
+        self.metric_memory = as_memory(metric_memory)
+        check_memory(self.metric_memory, problem, self.metric_batch)
 
     def __repr__(self) -> str:
         parts = [f"{name}={text}" for name, text in shown.parts(self)]
@@ -152,7 +159,10 @@ class NaturalGradientDescent(HasLoss):
         """
         like = structure(check_point(self.problem, params))
         memory = self.momentum.init(like.size, like.dtype)
-        return DescentState(jnp.zeros((), jnp.int32), self.rule.init(like.dtype), memory)
+        metric = None
+        if self.metric_memory is not None:
+            metric = self.metric_memory.init(like.size, like.dtype)
+        return DescentState(jnp.zeros((), jnp.int32), self.rule.init(like.dtype), memory, metric)
 
     def step(
         self,
@@ -210,9 +220,10 @@ class NaturalGradientDescent(HasLoss):
 
         `step` and `fit` use it, so that a changed number compiles nothing.
         """
-        where = lambda o: (o.strategy, o.rule, o.momentum)
-        numbers = (self.strategy.as_data(), as_data(self.rule), as_data(self.momentum))
-        return eqx.tree_at(where, self, numbers)
+        where = lambda o: (o.strategy, o.rule, o.momentum, o.metric_memory)
+        pieces = (as_data(self.rule), as_data(self.momentum), as_data(self.metric_memory))
+        numbers = (self.strategy.as_data(), *pieces)
+        return eqx.tree_at(where, self, numbers, is_leaf=lambda x: x is None)
 
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
         """Return the arguments of `_step`, checked."""
@@ -221,6 +232,7 @@ class NaturalGradientDescent(HasLoss):
         gradient = covector_at(params, gradient)
         other = self.metric_batch if metric_batch is None else metric_batch
         other = validate_metric_batch(self.problem, other, data)
+        check_memory(self.metric_memory, self.problem, other)
         return self.as_data(), params, state, data, other, gradient, short
 
 
@@ -235,8 +247,11 @@ def _step(
     careful: bool,
 ) -> tuple[Params, DescentState, Record]:
     like = structure(params)
+    problem, memory = opt.problem, opt.metric_memory
+    if memory is not None:
+        problem, batch = memory.stacked(problem, state.metric), memory.batches(batch)
     sub = subproblem(
-        opt.problem,
+        problem,
         params,
         batch,
         opt.strategy,
@@ -271,9 +286,12 @@ def _step(
         count=state.count + 1,
         rule=jax.tree.map(kept, rule, state.rule),
         previous=remember(opt.momentum, solved, state.previous, move.direction, accepted, failed),
+        metric=updated(memory, sub.evaluation.rows, state.metric, failed),
     )
     change = like.ravel(new_params) - like.ravel(params)
     record = _record(state.count, sub, move, stats, result, accepted, change)
+    if memory is not None:
+        record = memory.told(record, opt.problem, state.metric)
     return new_params, new_state, record
 
 

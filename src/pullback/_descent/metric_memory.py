@@ -30,7 +30,9 @@ from .._base.checks import error, integer, positive
 from .._base.show import settings
 from .._base.tree import Structure, split, structure
 from .._base.types import Count, Params, Scalar
+from .._problem.batch import AnyBatch, Batch, Batches
 from .._problem.composite import Composite
+from .._problem.form import Form
 from .._problem.problem import AbstractProblem
 from .._problem.terms import Terms
 from .._rows.base import Rows
@@ -146,6 +148,34 @@ class MetricMemory(eqx.Module):
         scales = [weight.astype(share.dtype) * share for weight in weights]
         return Terms((*parts, past), weights=(*scales, 1 - share))
 
+    def batches(self, batch: AnyBatch) -> Batches:
+        """Return the batch of the stacked problem.
+
+        **Arguments:**
+
+        - `batch`: the batch of the problem.
+        """
+        parts = (*batch.parts, Batch(None, None))
+        return Batches(parts, Form(None, len(parts)))
+
+    def told(self, record: Any, problem: AbstractProblem, memory: Remembered) -> Any:
+        """Return a record of the stacked problem as one of the problem itself.
+
+        **Arguments:**
+
+        - `record`: the record of the step.
+        - `problem`: the problem.
+        - `memory`: the memory before the step.
+        """
+        losses, weights = None, problem.reported_weights
+        if weights is not None:
+            share = self.share(memory).astype(record.loss.dtype)
+            names = jax.tree.structure(weights)
+            losses = jax.tree.unflatten(names, [share * x for x in record.losses[:-1]])
+            weights = jax.tree.map(lambda x: x.astype(record.loss.dtype), weights)
+        where = lambda r: (r.losses, r.weights)
+        return eqx.tree_at(where, record, (losses, weights), is_leaf=lambda x: x is None)
+
     def update(self, rows: Rows, memory: Remembered) -> Remembered:
         """Return the memory with the metric of this step in it.
 
@@ -175,6 +205,31 @@ def as_memory(memory: Any) -> MetricMemory | None:
         "NaturalGradientDescent", "metric_memory", memory, "a number or a MetricMemory",
         "NaturalGradientDescent(problem, metric_memory=0.6)",
     )  # fmt: skip
+
+
+def check_memory(memory: MetricMemory | None, problem: AbstractProblem, other: Any) -> None:
+    """Raise a `ValueError` for what cannot be combined with an average of the metric."""
+    if memory is None:
+        return
+    if other is not None:
+        raise ValueError(
+            "NaturalGradientDescent(metric_memory=..., metric_batch=...): the metric is averaged "
+            "over the batches of earlier steps, or over a batch of its own. Leave one out."
+        )
+    if problem.stateful:
+        raise ValueError(
+            "NaturalGradientDescent(metric_memory=...): a model with a state has no averaged "
+            "metric. Keep the state fixed: model=lambda params, x: model(params, state, x)[0]."
+        )
+
+
+def updated(memory: MetricMemory | None, rows: Rows, old: Any, failed: Array) -> Any:
+    """Return the memory after a step; a failed step leaves it alone, a rejected one does not."""
+    if memory is None:
+        return old
+    new = memory.update(rows, old)
+    good = ~failed & jnp.all(jnp.isfinite(new.root))
+    return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
 
 
 def _scaled(term: Composite, share: Scalar) -> Composite:

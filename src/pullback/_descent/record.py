@@ -34,6 +34,8 @@ class DescentState(eqx.Module):
     """What the momentum remembers: the last direction, or what its `remember` returned.
 
     Of size zero if there is no momentum."""
+    metric: Any = None
+    """What `MetricMemory` keeps; `None` if the metric is not averaged over steps."""
 
     def __repr__(self) -> str:
         return shown.state(self)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -246,6 +247,10 @@ class Subproblem(eqx.Module):
             return eqx.filter_jvp(outputs, (flat,), (v,))[1]
 
         _, second = eqx.filter_jvp(velocity, (like.ravel(rows.params),), (v,))
+        # Where the outputs are linear in the parameters there is no tangent at all.
+        zero = lambda z, s: s if s is not None or z is None else jnp.zeros_like(z)
+        absent = lambda x: x is None
+        second = jax.tree.map(zero, split(rows.outputs)[0], second, is_leaf=absent)
         return -self.solve(rows.unit_output(second), None)
 
     def curvature(self, d: Flat, a: Flat) -> Scalar:
