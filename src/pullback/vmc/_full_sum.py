@@ -210,6 +210,6 @@ def padded(matrix: Sparse) -> tuple[np.ndarray, np.ndarray]:
     row = np.repeat(np.arange(count), counts)
     column = np.arange(matrix.nnz) - matrix.indptr[row]
     index = np.repeat(np.arange(count, dtype=np.int32)[:, None], most, axis=1)
-    elements = np.zeros((count, most))
+    elements = np.zeros((count, most), matrix.dtype)
     index[row, column], elements[row, column] = matrix.indices, matrix.data
     return index, elements

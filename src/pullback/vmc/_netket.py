@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 from jaxtyping import PRNGKeyArray
 
 from .._base.checks import instance
@@ -73,7 +74,8 @@ class NetKetChains(eqx.Module):
         - `key`: a PRNG key.
         - `params`: the parameters of the wave function.
         """
-        return self.sampler.init_state(self._machine, params, seed=key)
+        log_psi = parts_of("from_netket", self.energy)[0]
+        return self.sampler.init_state(log_psi.apply, log_psi.variables(params), seed=key)
 
     def draw(self, key: PRNGKeyArray, params: Params, state: Any) -> tuple[Batch, Any]:
         """Return a batch with its local energies, and the state after it.
@@ -85,19 +87,15 @@ class NetKetChains(eqx.Module):
         - `state`: the state of NetKet's sampler.
         """
         log_psi, hamiltonian = parts_of("from_netket", self.energy)
-        sampler, machine = self.sampler, self._machine
-        state = sampler.reset(machine, params, state=state)
+        sampler, wave = self.sampler, (log_psi.apply, log_psi.variables(params))
+        state = sampler.reset(*wave, state=state)
         if self.discarded:
-            _, state = sampler.sample(machine, params, state=state, chain_length=self.discarded)
-        spins, state = sampler.sample(machine, params, state=state, chain_length=self.length)
+            _, state = sampler.sample(*wave, state=state, chain_length=self.discarded)
+        spins, state = sampler.sample(*wave, state=state, chain_length=self.length)
         spins = _floating(spins.reshape(-1, spins.shape[-1]))
         log_q = sampler.machine_pow * amplitudes(log_psi, params, spins)[0]
         targets = local_parts(log_psi, hamiltonian, params, spins, self.chunk)
         return Batch(Configurations(spins, log_q), targets), state
-
-    @property
-    def _machine(self):
-        return parts_of("from_netket", self.energy)[0]
 
 
 def from_netket(vstate: Any, hamiltonian: Any) -> FromNetKet:
@@ -163,24 +161,21 @@ class NetKetPreconditioner(eqx.Module):
             power = vstate.sampler.machine_pow
         else:
             spins, power = _floating(vstate.hilbert.all_states()), 0.0
-        gradient = jax.tree.map(jnp.real, gradient)
-        made, good = _precondition(self, wave, vstate.parameters, spins, power, gradient)
-        if not bool(good):
+        if any(jnp.iscomplexobj(x) for x in jax.tree.leaves((gradient, vstate.parameters))):
             raise ValueError(
-                "netket_preconditioner: the natural gradient is not finite. Check the samples and "
-                "the gradient, or damp: netket_preconditioner(Tikhonov(1e-3))."
+                "netket_preconditioner takes real parameters. Give the model real ones, e.g. "
+                "nk.models.RBM(param_dtype=float), or use from_netket(vstate, H) and fit."
             )
-        return made
+        return _precondition(self, wave, vstate.parameters, spins, power, gradient)
 
 
 @eqx.filter_jit
 def _precondition(given: NetKetPreconditioner, wave, params, spins, power, gradient) -> Any:
+    """Return the natural gradient; raises if it does not solve its equations."""
     log_q = power * amplitudes(wave.model.log_psi, params, spins)[0]
     batch = Batch(Configurations(spins, log_q), None)
     geometry = pullback(wave, params, batch, inverse=given.inverse, solver=given.solver)
-    vector = geometry.sharp(gradient)
-    good = jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(vector)])
-    return vector, jnp.all(good)
+    return geometry.sharp(gradient)
 
 
 def netket_preconditioner(
@@ -237,7 +232,11 @@ class LogPsi(eqx.Module):
 
     def __call__(self, params: Params, spins: Any) -> Any:
         """Return log ψ of a batch of configurations."""
-        return self.apply({"params": params, **self.rest}, spins)
+        return self.apply(self.variables(params), spins)
+
+    def variables(self, params: Params) -> Any:
+        """Return all variables of the model."""
+        return {"params": params, **self.rest}
 
 
 def log_psi_of(vstate: Any) -> LogPsi:
@@ -249,10 +248,9 @@ def _everything(vstate: Any, operator: Any) -> Batch:
     """Return the batch of all configurations of a Hilbert space."""
     spins = _floating(vstate.hilbert.all_states())
     matrix = operator.to_sparse()
-    rows = np.asarray(matrix.todense()) if not hasattr(matrix, "tocsr") else matrix
-    import scipy.sparse
-
-    index, elements = padded(scipy.sparse.csr_matrix(rows))
+    # JAX and SciPy have sparse formats of their own.
+    rows = (matrix.toarray if hasattr(matrix, "toarray") else matrix.todense)()
+    index, elements = padded(scipy.sparse.csr_matrix(np.array(rows)))
     if np.any(np.imag(elements) != 0):
         raise ValueError(
             "from_netket: the operator has complex elements, which a full sum does not take. Use "
