@@ -27,11 +27,11 @@ class NaturalGradient(eqx.Module):
     """A natural gradient and its statistics. Steepest *ascent*: step along `-vector`."""
 
     vector: Vector
-    """δ, a vector on the parameters; `None` for leaves that are not floating arrays."""
+    """δ, a vector on the parameters; `None` for leaves that are neither floating nor complex."""
     value: Scalar
     """L, the loss."""
     covector: Covector
-    """g = Jᵀc, the ordinary gradient."""
+    """g = Jᵀc, the ordinary gradient; complex leaves as `jax.grad` returns them."""
     pushforward: OutputVector
     """J δ, how the outputs move: the projection of the ambient gradient on what the model can do.
     """
@@ -118,7 +118,7 @@ def natural_gradient(
     **Arguments:**
 
     - `problem`: a `Composite`, or `Terms` of several.
-    - `params`: the parameters; any pytree. Floating array leaves are differentiated.
+    - `params`: the parameters; any pytree. Floating and complex array leaves are differentiated.
     - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
         `None`. For `Terms` a dictionary, or a tuple, of one such batch per term.
     - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Nothing is damped unless

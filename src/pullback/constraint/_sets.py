@@ -63,21 +63,21 @@ class Clipping(AbstractConstraint):
 
         def spread(bound):
             if _is_number(bound):
-                return jax.tree.map(lambda x: _coordinates(bound, x.dtype), moving)
-            return jax.tree.map(lambda x, b: _coordinates(b, x.dtype), moving, bound)
+                return jax.tree.map(lambda x: _coordinates(bound, x), moving)
+            return jax.tree.map(lambda x, b: _coordinates(b, x), moving, bound)
 
         return spread(self.lower), spread(self.upper)
 
 
-def _coordinates(bound: Any, dtype: Any) -> Array:
-    """Return the bounds of the coordinates of a leaf of a dtype."""
-    bound, kind = jnp.asarray(bound), real_dtype(dtype)
+def _coordinates(bound: Any, leaf: Array) -> Array:
+    """Return the bounds of the coordinates of a leaf."""
+    bound, kind = jnp.asarray(bound), real_dtype(leaf.dtype)
     if not is_complex(bound.dtype):
         bound = bound.astype(kind)
-        return bound[..., None] if is_complex(dtype) and bound.ndim else bound
-    if not is_complex(dtype):
+        return bound[..., None] if is_complex(leaf.dtype) and bound.ndim else bound
+    if not is_complex(leaf.dtype):
         raise ValueError("Clipping: a real parameter has a complex bound: pass its real part.")
-    return as_pair(bound).astype(kind)
+    return as_pair(jnp.broadcast_to(bound, leaf.shape)).astype(kind)
 
 
 def _is_number(bound: Any) -> bool:
