@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 
 from .walk import Use, Walk
 
+
 class Group(NamedTuple):
     """A leaf and its products; a shift that is added to its product is one more row of weights."""
 

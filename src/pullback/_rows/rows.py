@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
-from .._base.vector import probe
+from .._base.vector import combine, probe
 from .._problem.composite import Objective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
@@ -228,7 +228,7 @@ class Rows(eqx.Module):
         if self.dense is None:
             y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
             return self.gauge.pull(self.linear.pull(self.root.unit(y)).astype(self.dtype))
-        pulled = self.dense.T @ y
+        pulled = combine(self.dense, y)
         return pulled if self.order is None else scatter(pulled, self.order)
 
     def pull_output(self, c: OutputCovector) -> Flat:

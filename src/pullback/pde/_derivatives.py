@@ -211,8 +211,10 @@ def _axes(owner: str, x: Array, axes: Any, name: str = "axes") -> list[int]:
     if axes is None:
         return list(range(x.size))
     given = axes[0] if name == "axis" else axes
-    wanted = f"one of the {x.size} coordinates" if name == "axis" else (
-        f"different coordinates of the {x.size}"
+    wanted = (
+        f"one of the {x.size} coordinates"
+        if name == "axis"
+        else (f"different coordinates of the {x.size}")
     )
     example = f"{owner}(u, x, {'0' if name == 'axis' else '[0]'})"
     try:

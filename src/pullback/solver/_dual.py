@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat
 from .._base.vector import norm
+from .._gram.apply import Products, products
 from .._gram.factors import Factors
 from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
@@ -44,6 +45,8 @@ class ScaledRows(eqx.Module):
     rows: Rows
     factors: Factors | None
     scale: Float[Array, " m"]
+    products: Products | None = None
+    """Products with the factors, where they cost less than a pass through the model."""
 
     def __call__(self) -> Float[Array, "m m"]:
         """Return K, lower triangle."""
@@ -58,10 +61,14 @@ class ScaledRows(eqx.Module):
 
     def mv(self, eta: Flat) -> Array:
         """Return diag(scale) Â η."""
+        if self.products is not None:
+            return self.products.mv(eta)
         return self.scale * self.rows.unit_mv(eta)
 
     def rmv(self, y: Array) -> Flat:
         """Return the transpose on y."""
+        if self.products is not None:
+            return self.products.rmv(y)
         return self.rows.unit_rmv(self.scale * y)
 
 
@@ -292,7 +299,13 @@ class Dual(AbstractSolver):
         """Return scale ↦ diag(scale) Â."""
         found = find(rows) if self.structured else None
         if found is not None and found.factors:
-            return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
+
+            def scaled(scale):
+                factors = structured_factors(rows, found, scale)
+                chosen = products(factors, found, rows.shape[0] // rows.count)
+                return ScaledRows(rows, factors, scale, chosen)
+
+            return scaled
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = rows.unit_rows() if found is None else structured_rows(rows, found)
