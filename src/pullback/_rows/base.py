@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from .._base.tree import Structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
+from .._base.vector import combine
 from .._problem.problem import AbstractObjective
 from .gauge import AbstractGauge, EuclideanGauge
 
@@ -189,7 +190,7 @@ class Rows(eqx.Module):
         """Return the transpose of `unit_mv` on y."""
         if self.dense is None:
             return self.gauge.pull(self.unit_pull(y))
-        pulled = self.dense.T @ y
+        pulled = combine(self.dense, y)
         return pulled if self.order is None else scatter(pulled, self.order)
 
     @abc.abstractmethod

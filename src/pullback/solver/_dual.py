@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from .._base.types import Flat
 from .._base.vector import norm
 from .._gram.across import joint_kernel, joint_product
+from .._gram.apply import Products, StackedProducts, products
 from .._gram.centred import Gram, centred_kernel, centred_product
 from .._gram.joint import JointFactors, find, joint_factors, joint_rows, mean_of
 from .._gram.kernel import kernel_of_rows
@@ -46,6 +47,8 @@ class ScaledRows(eqx.Module):
     factors: JointFactors | None
     """With the scale, unless a mean is taken off the rows."""
     scale: Float[Array, " m"]
+    products: Products | StackedProducts | None = None
+    """Products with the factors, where they cost less than a pass through the model."""
 
     def __call__(self) -> Gram:
         """Return K, lower triangle."""
@@ -74,10 +77,14 @@ class ScaledRows(eqx.Module):
 
     def mv(self, eta: Flat) -> Array:
         """Return diag(scale) Â η."""
+        if self.products is not None:
+            return self.products.mv(eta)
         return self.scale * self.rows.unit_mv(eta)
 
     def rmv(self, y: Array) -> Flat:
         """Return the transpose on y."""
+        if self.products is not None:
+            return self.products.rmv(y)
         return self.rows.unit_rmv(self.scale * y)
 
 
@@ -313,7 +320,12 @@ class Dual(AbstractSolver):
             if mean_of(rows) is not None:
                 factors = joint_factors(rows, found)
                 return lambda scale: ScaledRows(rows, factors, scale)
-            return lambda scale: ScaledRows(rows, joint_factors(rows, found, scale), scale)
+
+            def scaled(scale):
+                factors = joint_factors(rows, found, scale)
+                return ScaledRows(rows, factors, scale, products(factors, found))
+
+            return scaled
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = rows.unit_rows() if found is None else joint_rows(rows, found)
