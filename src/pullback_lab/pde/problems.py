@@ -180,7 +180,7 @@ def as_published(equation: Equation) -> Equation:
     where = half_at_the_start(equation.dimension)
     return Equation(
         equation.name, equation.title, equation.residual, equation.solution, equation.widths,
-        equation.inside, renewed=equation.renewed, evolution=True, scale=equation.scale,
-        whole=equation.whole,
+        equation.inside, equation.border, renewed=equation.renewed, evolution=True,
+        scale=equation.scale, whole=equation.whole,
         conditions=[Dirichlet(equation.solution, equation.border, where, name="boundary")],
     )  # fmt: skip

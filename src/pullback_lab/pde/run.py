@@ -59,7 +59,8 @@ def optimiser(
     Where points are renewed and the equation has a `whole`, the rate falls.
     """
     problem = equation.problem() if field is None else equation.problem(field)
-    points = equation.inside + equation.border
+    batch = jax.eval_shape(equation.points, jax.random.key(0))
+    points = sum(jax.tree.leaves(part)[0].shape[0] for part in batch.values())
     if equation.widths is not None and points < equation.size:
         # A line search would fit the few points of the step, and the loss on the next ones would
         # grow.

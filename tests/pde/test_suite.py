@@ -1,0 +1,130 @@
+"""The suite: references, published numbers, published points, and flows in closed form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pullback import pde
+from pullback_lab import pde as lab
+from pullback_lab.pde import cases, problems, references
+
+NU = problems.VISCOSITY
+
+
+def test_the_reference_of_burgers_solves_it():
+    rng = np.random.default_rng(0)
+    points = np.stack([rng.uniform(0.05, 1, 60), rng.uniform(-1, 1, 60)], axis=1)
+    u = lambda shift: references.burgers(points + np.asarray(shift), NU)
+    h = 1e-4
+    first = lambda axis: (
+        (8 * (u(h * axis) - u(-h * axis)) - u(2 * h * axis) + u(-2 * h * axis)) / (12 * h)
+    )
+    t, x = np.eye(2)
+    twice = (16 * (u(h * x) + u(-h * x)) - u(2 * h * x) - u(-2 * h * x) - 30 * u(0 * x)) / (
+        12 * h**2
+    )
+    residual = first(t) + u(0 * x) * first(x) - NU * twice
+    size = 1 + np.abs(first(t)) + np.abs(u(0 * x) * first(x))
+    assert np.max(np.abs(residual) / size) < 1e-6
+    start = np.stack([np.zeros(20), rng.uniform(-1, 1, 20)], axis=1)
+    np.testing.assert_allclose(
+        references.burgers(start, NU), -np.sin(np.pi * start[:, 1]), atol=1e-14
+    )
+
+
+def test_the_reference_of_allen_cahn_solves_it():
+    """Against implicit finite differences, which share nothing with Fourier modes."""
+    points, values = references.allen_cahn(modes=512, steps=400, kept=4)
+    n, steps = 512, 4000
+    x = -1 + 2 * np.arange(n) / n
+    second = (np.roll(np.eye(n), 1, 0) + np.roll(np.eye(n), -1, 0) - 2 * np.eye(n)) * (n / 2) ** 2
+    dt = 0.25 / steps
+    # One quarter of the time, by Crank-Nicolson and Adams-Bashforth.
+    left = np.linalg.inv(np.eye(n) - dt / 2 * 1e-4 * second)
+    step = left @ (np.eye(n) + dt / 2 * 1e-4 * second)
+    u = x**2 * np.cos(np.pi * x)
+    before = force = 5 * (u - u**3)
+    for _ in range(steps):
+        force = 5 * (u - u**3)
+        u = step @ u + dt * (left @ (1.5 * force - 0.5 * before))
+        before = force
+    quarter = np.isclose(points[:, 0], 0.25)
+    assert np.sqrt(np.mean((values[quarter] - u) ** 2)) < 2e-4
+
+
+def test_kovasznay_flow_is_one():
+    equation = lab.case("Kovasznay").equation
+    x = equation.domain(jax.random.key(0), 8)
+    inside = jax.vmap(lambda y: jnp.stack(equation.residual(equation.solution, y)))(x)
+    assert inside.shape == (8, 3) and np.abs(inside).max() < 1e-11
+    batch = equation.points(jax.random.key(1))
+    for label, condition in zip(equation.labels, equation.conditions, strict=True):
+        r = jax.vmap(lambda y, c=condition: c.residual(equation.solution, y))(batch[label][0])
+        assert np.abs(r).max() < 1e-14, label
+
+
+def test_published_numbers_of_parameters_points_and_curves():
+    sizes = {"A": 257, "B": 257, "C": 449, "D": 10_065, "E": 449, "F'": 118_145, "G": 1_325_057}
+    assert {name: lab.EQUATIONS[name].size for name in sizes} == sizes
+    for name, best in lab.PUBLISHED.items():
+        found = lab.curves(name)
+        assert found and all(len(curve.marks) >= 10 for curve in found), name
+        ends = min(mark.error for mark in found[0].marks)
+        assert abs(np.log(ends / best.error)) < 0.7, (name, ends)
+        for curve in found:
+            steps = [mark.step for mark in curve.marks]
+            assert steps == sorted(set(steps)) and curve.source.startswith("arXiv")
+    assert lab.curves("Burgers") == []
+
+
+@pytest.mark.parametrize("name", ["F", "F'", "G"])
+def test_normalised_solutions_have_root_mean_square_one(name):
+    equation = lab.EQUATIONS[name]
+    points = equation.domain(jax.random.key(0), 20_000)
+    size = jnp.sqrt(jnp.mean(jax.vmap(equation.solution)(points) ** 2))
+    assert abs(float(size) - 1) < 0.01
+
+
+@pytest.mark.parametrize("name", ["B", "E"])
+def test_half_of_the_published_heat_points_are_at_the_start(name):
+    equation = lab.case(name, published=True).equation
+    x = np.asarray(equation.points(jax.random.key(0))["boundary"][0])
+    start = x[:, 0] == 0
+    assert start.sum() == equation.border // 2 and x.shape[0] == equation.border
+    sides = np.any((x[:, 1:] == 0) | (x[:, 1:] == 1), axis=1)
+    assert np.all(sides[~start]) and not np.any(sides[start])
+
+
+def test_the_published_start_is_uniform_and_ours_has_its_transitions_inside():
+    params = lab.case("A", published=True).start(jax.random.key(0))
+    (w, b), (v, c) = params
+    assert w.shape == (64, 2) and c.shape == (1,)
+    assert 0.6 < np.abs(w).max() <= 2**-0.5 and 0.6 < np.abs(b).max() <= 2**-0.5
+    assert 0.1 < np.abs(v).max() <= 1 / 8
+
+
+@pytest.mark.parametrize("name", ["Burgers", "Allen-Cahn", "Kovasznay", "Inverse", "Helmholtz"])
+def test_every_case_has_a_start_points_and_a_reference(name, monkeypatch):
+    monkeypatch.setattr(cases, "TEST_POINTS", 50)
+    monkeypatch.setattr(cases, "allen_cahn", lambda: references.allen_cahn(512, 40, 2))
+    case = lab.case(name)
+    params = case.start(jax.random.key(0))
+    points, exact = case.test(jax.random.key(1))
+    error, relative = case.errors(params, points, exact)
+    assert np.isfinite(error) and error > 0 and relative > 0
+    batch = case.equation.points(jax.random.key(2))
+    problem = case.equation.problem(case.field)
+    outputs = problem.outputs(params, {label: part[0] for label, part in batch.items()})
+    assert set(outputs) == set(case.equation.names)
+    assert all(np.all(np.isfinite(r)) for r in jax.tree.leaves(outputs))
+
+
+def test_the_coefficient_of_the_inverse_problem_enters_the_residual():
+    case = lab.case("Inverse")
+    solution, x = case.equation.solution, jnp.asarray([0.3, 0.4])
+    right = {"log_kappa": jnp.log(problems.CONDUCTIVITY)}
+    assert abs(float(case.equation.residual(solution, x, right))) < 1e-12
+    assert abs(float(case.equation.residual(solution, x, {"log_kappa": jnp.zeros(())}))) > 0.1
+    assert cases.shown({"log_kappa": np.log(0.25)}) == "κ = 0.250000"
+    assert isinstance(case.equation.conditions[0], pde.Data)
