@@ -109,11 +109,10 @@ class TrustRegion(AbstractStep):
 
     def check(self, problem, inverse):
         metric = problem.metric
-        if not metric.has_divergence or metric.couples_samples:
-            lacks = "has none" if not metric.has_divergence else "has none of single samples"
+        if not metric.has_divergence:
             raise ValueError(
                 "step=TrustRegion() measures steps in the divergence of the metric, and "
-                f"{type(metric).__name__} {lacks}. Use step=pullback.step.LevenbergMarquardt() or "
+                f"{type(metric).__name__} has none. Use step=pullback.step.LevenbergMarquardt() or "
                 "step=pullback.step.LineSearch()."
             )
 
