@@ -200,8 +200,8 @@ def test_under_jit_a_failure_raises_too():
             r"GaussianMeanScale.*takes outputs \{'mean'",
         ),
         (
-            {"p": problem(metric=pb.metric.Scores())},
-            r"Scores\(\) takes log-probabilities of shape \(N,\)",
+            {"p": problem(metric=pb.metric.FubiniStudy(), model=lambda p, x: linear(p, x)[:, :1])},
+            r"FubiniStudy\(\) takes one array of amplitudes",
         ),
         (
             {"p": problem(metric=pb.metric.Categorical(), model=lambda p, x: linear(p, x)[:, :1])},

@@ -15,7 +15,7 @@ from .._base.checks import takes
 from .._base.functions import canonical
 from .._base.pairs import Pairs, real_pairs
 from .._base.stateful import Stateful
-from .._base.tree import split
+from .._base.tree import split, structure
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
@@ -332,9 +332,8 @@ class Objective(AbstractObjective):
 
     @property
     def has_divergence(self) -> bool:
-        """Whether `divergence` is defined: the metric has one, sample by sample."""
-        metric = self.problem.metric
-        return metric.has_divergence and not metric.couples_samples
+        """Whether `divergence` is defined: the metric has one."""
+        return self.problem.metric.has_divergence
 
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
         """Return the divergence of outputs from others, averaged as the metric is."""
@@ -343,6 +342,10 @@ class Objective(AbstractObjective):
         outputs, targets = real_outputs(outputs, self.batch.targets)
         if not self.has_data:
             return jnp.asarray(metric.observe(targets, jnp.asarray(0)).divergence(moved, outputs))
+        if metric.couples_samples:
+            dtype = structure(outputs).dtype
+            weighed = metric.weigh(self.problem.measure.weights(self.count, dtype))
+            return jnp.asarray(weighed.divergence(moved, outputs))
         arrays, rest = eqx.partition((moved, outputs, targets), eqx.is_array)
 
         def one(sample, index):

@@ -202,7 +202,10 @@ class Scores(AbstractMetric):
         gap = _present(weights, columns.read(u) - z)
         share = (weights / _total(weights))[:, None]
         log_mean = jax.nn.logsumexp(gap, b=share, axis=0, keepdims=True)
-        each = jnp.exp(gap - log_mean) * (gap - log_mean)
+        # A probability that becomes zero adds nothing.
+        lost = gap == -jnp.inf
+        log_ratio = jnp.where(lost, 0.0, gap - log_mean)
+        each = jnp.where(lost, 0.0, jnp.exp(log_ratio) * log_ratio)
         return jnp.sum(weights[:, None] * each)
 
     def weigh(self, weights):
