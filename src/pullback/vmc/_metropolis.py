@@ -6,7 +6,6 @@ are symmetric, so that it is accepted with probability \(\min(1, q(\sigma')/q(\s
 \(|\psi|^{2-\alpha}\), through `log_q`.
 """
 
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -22,11 +22,19 @@ from .._problem.composite import Composite
 from ..inverse import AbstractInverse, Tikhonov
 from ..solver import AbstractSolver
 from ._born import Born
-from ._energy import Configurations, LogAmplitudes, Matrix, amplitudes, local_parts, parts_of, problem
+from ._energy import (
+    Configurations,
+    LogAmplitudes,
+    Matrix,
+    amplitudes,
+    local_parts,
+    parts_of,
+    problem,
+)
 from ._full_sum import padded
 from ._hamiltonian import AbstractHamiltonian
 
-OLDEST = (3, 16)
+OLDEST = (3, 23)
 """The oldest version of NetKet that this works with."""
 
 
