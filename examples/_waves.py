@@ -21,7 +21,7 @@ def positive(lattice):
 
 
 def signed(lattice):
-    """A real wave function with signs: a positive one times a small network that may be negative."""
+    """A real wave function: a positive one times a small network that may be negative."""
     base = positive(lattice)
 
     def log_psi(params, spins):
