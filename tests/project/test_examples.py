@@ -52,6 +52,8 @@ SAYS = {
     "diabetes.py": ["natural gradient", "Optimistix", "fraction of the gradient in the range"],
     "mnist5k.py": ["| digits | AdamW |", "| digits | SOAP |", "| digits | BlockDescent |"],
     "when_to_use.py": ["logistic regression", "variational Bayes", "an equation", "a classifier"],
+    "vmc.py": ["Ising chain 10, all configurations: relative error", "512 samples", "acceptance"],
+    "j1j2.py": ["107 classes, 316 parameters", "break Marshall's sign rule"],
     "plan.py": ["== W2", "runs: Dual", "measured:"],
     "figure_eight.py": ["(0.8, 0.4) and (0.8, -0.4)"],
     "invariance.py": ["Theorem 2 holds", "natural, Moore-Penrose", "L-BFGS", ": proper"],
@@ -98,6 +100,8 @@ SLOW = {
     "plan.py",
     "mnist5k.py",
     "when_to_use.py",
+    "vmc.py",
+    "j1j2.py",
 }
 SCRIPTS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
 

@@ -15,9 +15,9 @@ from pullback.vmc._netket import check_version
 
 
 def test_an_old_version_is_refused():
-    with pytest.raises(ImportError, match=r"NetKet 3\.9\.1 is too old; pullback needs 3\.16"):
+    with pytest.raises(ImportError, match=r"NetKet 3\.9\.1 is too old; pullback needs 3\.23"):
         check_version("3.9.1")
-    check_version("3.23.0")
+    check_version("3.23.1")
     check_version("4.0.dev1")
 
 

@@ -7,9 +7,9 @@ amplitudes are \(\varphi_i = \sqrt{m_i}\,\psi(\sigma_i)\), and
 \[ E = \frac{\varphi^\top \tilde H \varphi}{\varphi^\top\varphi}, \qquad
    \tilde H_{ik} = \sum_{\sigma' \in [\sigma_k]} H_{\sigma_i\sigma'}\sqrt{m_i/m_k} . \]
 
-The group must commute with \(H\), which is checked on equivalents drawn at random. So a wave function
-with the symmetries is evaluated on the representatives only; for another one, the sum defines a
-state that is constant on orbits by its values on the representatives.
+The group must commute with \(H\), which is checked on equivalents drawn at random. So a wave
+function with the symmetries is evaluated on the representatives only; for another one, the sum
+defines a state that is constant on orbits by its values on the representatives.
 """
 
 from typing import Any

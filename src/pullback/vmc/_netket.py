@@ -1,7 +1,7 @@
 r"""NetKet's variational states as problems, and our natural gradient in NetKet's drivers.
 
-NetKet's gradient of a real parameter is \(2\,\mathrm{Re}\,F\), the derivative of the energy, and its
-\(S\) is the covariance of the log-derivatives, both as here. So `netket_preconditioner` returns
+NetKet's gradient of a real parameter is \(2\,\mathrm{Re}\,F\), the derivative of the energy, and
+its \(S\) is the covariance of the log-derivatives, both as here. So `netket_preconditioner` returns
 \((S + \lambda)^{-1}\,2\,\mathrm{Re}\,F\), the vector of NetKet's `SR(diag_shift=λ)`.
 """
 
@@ -34,7 +34,7 @@ from ._energy import (
 from ._full_sum import padded
 from ._hamiltonian import AbstractHamiltonian
 
-OLDEST = (3, 16)
+OLDEST = (3, 23)
 """The oldest version of NetKet that this works with."""
 
 
