@@ -50,6 +50,7 @@ from ..step._line_search import LineSearch
 from . import shown
 from .loss import HasLoss
 from .record import SOLVERS, USABLE, DescentState, Record
+from .weighting import as_weighting, next_weights, weighed
 
 
 class NaturalGradientDescent(HasLoss):
@@ -68,6 +69,7 @@ class NaturalGradientDescent(HasLoss):
     metric_batch: AnyBatch | None
     constraint: Callable[[Params], Params] | None
     penalty: Callable[[Params], Scalar] | None
+    weighting: Callable[..., Any] | None
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class NaturalGradientDescent(HasLoss):
         constraint: Callable[[Params], Params] | None = None,
         penalty: Callable[[Params], Scalar] | None = None,
         memory: int = MEMORY,
+        weighting: Callable[..., Any] | None = None,
     ):
         """Build an optimiser.
 
@@ -103,6 +106,9 @@ class NaturalGradientDescent(HasLoss):
             range of the metric and leave the rest; `Tikhonov` and `LevenbergMarquardt` divide the
             rest by the damping. `Record.range_share` is the fraction in the range.
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
+        - `weighting`: how the weights of `Terms` change after each step: one of
+            `pullback.weights`, or a function `rule(losses, norms, traces, weights) -> weights` of
+            numbers per term. Defaults to the weights of the problem.
         """
         check_problem(problem)
         problem.check_loss()
@@ -128,6 +134,7 @@ class NaturalGradientDescent(HasLoss):
         self.metric_batch = None if metric_batch is None else problem.as_batch(metric_batch)
         self.constraint = None if constraint is None else canonical(constraint)
         self.penalty = None if penalty is None else canonical(penalty)
+        self.weighting = as_weighting(weighting, problem)
 
     def __repr__(self) -> str:
         parts = [f"{name}={text}" for name, text in shown.parts(self)]
@@ -153,8 +160,9 @@ class NaturalGradientDescent(HasLoss):
         like = structure(check_point(self.problem, params))
         size = like.size if self.momentum.remembers else 0
         return DescentState(
-            jnp.zeros((), jnp.int32), self.rule.init(like.dtype), jnp.zeros(size, like.dtype)
-        )
+            jnp.zeros((), jnp.int32), self.rule.init(like.dtype), jnp.zeros(size, like.dtype),
+            None if self.weighting is None else getattr(self.problem, "scales", None),
+        )  # fmt: skip
 
     def step(
         self,
@@ -212,9 +220,9 @@ class NaturalGradientDescent(HasLoss):
 
         `step` and `fit` use it, so that a changed number compiles nothing.
         """
-        where = lambda o: (o.strategy, o.rule, o.momentum)
-        numbers = (self.strategy.as_data(), as_data(self.rule), as_data(self.momentum))
-        return eqx.tree_at(where, self, numbers)
+        where = lambda o: (o.strategy, o.rule, o.momentum, o.weighting)
+        numbers = (self.strategy.as_data(), *map(as_data, where(self)[1:]))
+        return eqx.tree_at(where, self, numbers, is_leaf=lambda x: x is None)
 
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
         """Return the arguments of `_step`, checked."""
@@ -238,7 +246,7 @@ def _step(
 ) -> tuple[Params, DescentState, Record]:
     like = structure(params)
     sub = subproblem(
-        opt.problem,
+        weighed(opt.problem, state.weights),
         params,
         batch,
         opt.strategy,
@@ -271,10 +279,12 @@ def _step(
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)
     kept = lambda new, old: jnp.where(failed, old, new).astype(old.dtype)
+    renew = lambda: next_weights(opt.weighting, sub.evaluation)
     new_state = DescentState(
         count=state.count + 1,
         rule=jax.tree.map(kept, rule, state.rule),
         previous=remember(opt.momentum, state.previous, move.direction, accepted, failed),
+        weights=None if state.weights is None else jax.tree.map(kept, renew(), state.weights),
     )
     change = like.ravel(new_params) - like.ravel(params)
     record = _record(state.count, sub, move, stats, result, accepted, change)

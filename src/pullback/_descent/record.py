@@ -32,6 +32,8 @@ class DescentState(eqx.Module):
     """The state of the step rule."""
     previous: Flat
     """The last direction, for the momentum; of size zero if there is none."""
+    weights: Any = None
+    """The weights of several `Terms` in the next step, if they adapt."""
 
     def __repr__(self) -> str:
         return shown.state(self)

@@ -87,7 +87,7 @@ def parts(opt: Any) -> list[tuple[str, str]]:
     ]
     if opt.momentum.remembers:
         found.append(("momentum", repr(opt.momentum)))
-    others = ("metric_batch", "constraint", "penalty")
+    others = ("metric_batch", "constraint", "penalty", "weighting")
     given = ((name, getattr(opt, name)) for name in others)
     return found + [(name, brief(value)) for name, value in given if value is not None]
 

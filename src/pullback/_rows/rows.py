@@ -20,6 +20,7 @@ from .._base.tree import coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.form import about
 from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
@@ -326,9 +327,10 @@ def _linearised(objective: AbstractObjective, params: Params) -> tuple[Linearisa
     """Linearise the model of each term, and check the shapes of its outputs."""
     moving, carried = split(params)
     like, parts = structure(params), []
-    for term in objective.terms:
+    for label, term in zip(objective.labels or (None,), objective.terms, strict=True):
         model = lambda p, term=term: term.outputs_and_state(eqx.combine(p, carried))
-        parts.append(linearise(model, moving, like, has_state=True))
+        with about(label):
+            parts.append(linearise(model, moving, like, has_state=True))
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, objective.pack(tuple(part.outputs for part in parts)))
     return tuple(parts)

@@ -198,13 +198,13 @@ class Primal(AbstractSolver):
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
         if not self.structured:
             return rows.gram(), None
-        if len(rows.terms) > 1:
+        first, *others = rows.terms
+        if others:
             return dense_metric(rows), None
-        term = rows.terms[0]
-        found = find(term, single=True)
+        found = find(first, single=True)
         if found is None:
             return rows.gram(), None
-        return structured_metric(term, found), found.order
+        return structured_metric(first, found), found.order
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
