@@ -186,7 +186,7 @@ def test_products_blocks_and_kernels():
     assert np.linalg.norm(found.matrix() - metric) < 1e-12 * np.linalg.norm(metric)
     a = np.asarray(found.jacobian())
     assert np.linalg.norm(a.T @ a - metric) < 1e-12 * np.linalg.norm(metric)
-    assert found.whitened.shape == (5 + 6 + 8, 30)
+    assert found.whitened.shape == (5 + 6 + 4, 30)
     assert np.allclose(found.flat(PARAMS)["b"], (metric @ flat(PARAMS))[:6])
     kernel = pb.ntk(TWO, PARAMS, TWO_BATCH)
     assert kernel.matrix().shape == (8, 8)
@@ -302,6 +302,6 @@ def test_the_derivative_by_a_weight():
 
 def test_a_plan_counts_all_terms():
     plan = pb.plan(problem(), PARAMS, BATCH)
-    assert plan.shape == (19, 30)
+    assert plan.shape == (15, 30)
     assert plan.samples == 12
     assert "labels: " in str(plan)

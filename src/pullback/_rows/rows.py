@@ -143,7 +143,8 @@ class TermRows(Rows):
         """Return √ω A, with linear algebra in another dtype."""
         log_scale = self.log_scale.astype(dtype)
         if weight is not None:
-            log_scale = log_scale + jnp.log(weight).astype(dtype) / 2
+            half = jnp.log(jnp.where(weight > 0, weight, 1.0)).astype(dtype) / 2
+            log_scale = jnp.where(weight > 0, log_scale + half, -jnp.inf)
         return replace(self, log_scale=log_scale, weight=weight)
 
     def with_terms(self, terms: "tuple[TermRows, ...]") -> "TermRows":
