@@ -113,6 +113,15 @@ class Terms(AbstractProblem):
         """
         return eqx.tree_at(lambda t: t.scales, self, self._scales(weights))
 
+    def reweighed(self, scales: tuple[Scalar, ...]) -> "Terms":
+        """Return the same terms with weights that are arrays already, in the order of the terms.
+
+        **Arguments:**
+
+        - `scales`: one scalar array for each term.
+        """
+        return eqx.tree_at(lambda t: t.scales, self, scales)
+
     @property
     def labels(self) -> tuple[str, ...]:
         return self.form.labels

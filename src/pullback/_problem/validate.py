@@ -110,20 +110,16 @@ def check_inputs(batch: AnyBatch) -> None:
     """Raise a `ValueError` if leading axes disagree."""
     labels = batch.form.labels if isinstance(batch, Batches) else (None,)
     for label, part in zip(labels, batch.parts, strict=True):
-        with contextlib.nullcontext() if label is None else about(label):
+        with about(label):
             sample_count(part)
 
 
 def check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
-    if not objective.labels:
-        return _check_outputs(objective, outputs)
-    for label, term, part in zip(
-        objective.labels, objective.terms, objective.parts(outputs), strict=True
-    ):
+    parts = objective.parts(outputs)
+    for label, term, part in zip(objective.labels or (None,), objective.terms, parts, strict=True):
         with about(label):
             _check_outputs(term, part)
-    return None
 
 
 def _check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:

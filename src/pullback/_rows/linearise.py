@@ -39,6 +39,11 @@ class Linearisation(eqx.Module):
     pairs: Pairs | None = eqx.field(static=True, default=None)
     """Which outputs of the model are complex; they are pairs here. `None` if none is."""
 
+    @property
+    def parts(self) -> "tuple[Linearisation, ...]":
+        """The model of each term: this one."""
+        return (self,)
+
     def pushforward(self, v: Flat) -> OutputVector:
         """J v."""
         tangent = self.params.unravel(v)

@@ -20,6 +20,7 @@ from .._base.tree import coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.form import about
 from .._problem.paired import paired
 from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
@@ -143,7 +144,8 @@ class TermRows(Rows):
         """Return √ω A, with linear algebra in another dtype."""
         log_scale = self.log_scale.astype(dtype)
         if weight is not None:
-            log_scale = log_scale + jnp.log(weight).astype(dtype) / 2
+            half = jnp.log(jnp.where(weight > 0, weight, 1.0)).astype(dtype) / 2
+            log_scale = jnp.where(weight > 0, log_scale + half, -jnp.inf)
         return replace(self, log_scale=log_scale, weight=weight)
 
     def with_terms(self, terms: "tuple[TermRows, ...]") -> "TermRows":
@@ -336,9 +338,10 @@ def _linearised(
     """Linearise the model of each term, check its outputs, and take complex ones as pairs."""
     moving, carried = split(params)
     like, parts = structure(params), []
-    for term in objective.terms:
+    for label, term in zip(objective.labels or (None,), objective.terms, strict=True):
         model = lambda p, term=term: term.outputs_and_state(eqx.combine(p, carried))
-        parts.append(linearise(model, moving, like, has_state=True))
+        with about(label):
+            parts.append(linearise(model, moving, like, has_state=True))
     objective = paired(objective, tuple(part.pairs for part in parts))
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, objective.pack(tuple(part.outputs for part in parts)))

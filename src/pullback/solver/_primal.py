@@ -199,9 +199,9 @@ class Primal(AbstractSolver):
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
         if not self.structured:
             return _plain(rows), None
-        if len(rows.terms) > 1:
+        term, *others = rows.terms
+        if others:
             return dense_gram(rows), None
-        term = rows.terms[0]
         found = find(term, single=True)
         return (_plain(rows), None) if found is None else (metric_gram(term, found), found.order)
 
