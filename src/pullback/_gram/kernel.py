@@ -35,12 +35,19 @@ def tile_count(samples: int, rows: int, dtype: Any, positions: int = 1) -> int:
 
 
 def kernel(factors: Factors) -> Float[Array, "m m"]:
-    """The lower triangle of K; entries above the diagonal tiles are zero.
+    """The lower triangle of K; entries above the diagonal tiles are zero."""
+    return by_tiles(factors, pairs, factors.rows.shape[1])
+
+
+def by_tiles(
+    factors: Factors, tile: Callable[[Factors, Factors], Array], q: int
+) -> Float[Array, "m m"]:
+    """The lower triangle of a kernel of q rows per sample, whose tiles are a function of factors.
 
     It is computed as the transpose of the upper triangle: LAPACK wants columns, so that the
     transpose costs nothing, where a copy would cost as much as the products.
     """
-    n, q, _ = factors.rows.shape
+    n = factors.rows.shape[0]
     m = n * q
     tiles = tile_count(n, m, factors.rows.dtype, max([1, *(d.shape[2] for d in factors.d)]))
     count = -(-n // tiles)
@@ -57,7 +64,7 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
 
         def put(i, out):
             return jax.lax.dynamic_update_slice(
-                out, _tile(cut(i), mine), (i * count * q, j * count * q)
+                out, tile(cut(i), mine), (i * count * q, j * count * q)
             )
 
         return jax.lax.fori_loop(0, j + 1, put, out)
@@ -81,20 +88,21 @@ def diagonal_blocks(factors: Factors) -> Float[Array, "n q q"]:
 
     def one(factors):
         alone = jax.tree.map(lambda x: x[None], factors)
-        return _tile(alone, alone)
+        return pairs(alone, alone)
 
     return jax.lax.map(one, factors)
 
 
-def _tile(one: Factors, other: Factors) -> Array:
+def pairs(one: Factors, other: Factors) -> Array:
     """K between two sets of samples."""
     n, q, size = one.rows.shape
-    total = jnp.zeros((n, q, n, q), one.rows.dtype)
+    other_q = other.rows.shape[1]
+    total = jnp.zeros((n, q, n, other_q), one.rows.dtype)
     for x, d, other_x, other_d, codes in zip(
         one.x, one.d, other.x, other.d, one.codes, strict=True
     ):
         total = total + _pairs(x, other_x, d, other_d, codes)
-    total = total.reshape(n * q, n * q)
+    total = total.reshape(n * q, n * other_q)
     return total + one.rows.reshape(-1, size) @ other.rows.reshape(-1, size).T if size else total
 
 
@@ -111,7 +119,7 @@ def _pairs(x: Array, other_x: Array, d: Array, other_d: Array, codes: bool) -> A
         seen = ((mine == other_x[None, None]) & (mine >= 0)).astype(d.dtype)
     else:
         seen = (x.reshape(t * n, -1) @ other_x.reshape(t * n, -1).T).reshape(t, n, t, n)
-    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, q)
+    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, -1)
     return jnp.sum(seen[:, :, None, :, :, None] * passed, axis=(0, 3))
 
 

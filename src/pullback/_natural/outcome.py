@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._base.pairs import Pairs, real_dtype
+from .._base.pairs import Pairs, real_dtype, turned
 from .._base.part import Part
 from .._base.results import RESULTS, among, failed
 from .._base.tree import all_finite, split
 from .._base.types import Flat, Outputs, Params
+from .._base.vector import norm, probe
 from .._problem.batch import Batch
 from .._problem.composite import Composite, Objective
 from .._problem.paired import paired
@@ -67,6 +68,7 @@ def outcome(
         (~all_finite(inputs), RESULTS.nonfinite_batch),
         (~all_finite((rows.outputs, evaluation.linear.outputs)), RESULTS.nonfinite_outputs),
         (couples, RESULTS.coupled_samples),
+        (not_holomorphic(plain) if objective.problem.holomorphic else no, RESULTS.not_holomorphic),
         (~jnp.all(admitted(evaluation.objective, evaluation.linear.outputs)), RESULTS.bad_targets),
         (~all_finite(differential), RESULTS.nonfinite_loss),
         (~_is_metric(plain), RESULTS.bad_metric),
@@ -168,6 +170,17 @@ def mixes_samples(objective: Objective, params: Params, outputs: Outputs) -> Arr
     return jnp.any(jnp.stack(jax.tree.leaves(compared))) & all_finite(whole)
 
 
+def not_holomorphic(rows: Rows) -> Array:
+    """Return whether J(iδ) is not iJ(δ) for a random direction δ."""
+    linear = rows.linear
+    v = probe(rows.shape[1], linear.params.dtype)
+    push = lambda v: linear.like.ravel(linear.pushforward(v))
+    a, b = push(turned(v)), turned(push(v))
+    small = 10 * jnp.sqrt(jnp.finfo(rows.dtype).eps) * (norm(a) + norm(b))
+    # Written so that a NaN is not: it has a verdict of its own.
+    return norm(a - b) > small
+
+
 def _nudged(params: Params, moved: Array) -> Params:
     """Return the parameters, each of them a little larger by another amount if `moved`."""
     moving, carried = split(params)
@@ -211,7 +224,9 @@ def raise_failure(
     """Raise a `RuntimeError` if a concrete result is a failure, with the place where it arose."""
     if bool(failed(result)):
         place = place_of(result, problem, params, batch, metric_batch)
-        raise RuntimeError(f"{RESULTS[result]}{place}")
+        # A declaration that is wrong is an argument that is.
+        kind = ValueError if bool(result == RESULTS.not_holomorphic) else RuntimeError
+        raise kind(f"{RESULTS[result]}{place}")
 
 
 def place_of(

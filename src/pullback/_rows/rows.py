@@ -15,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._base.pairs import with_turned
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.holomorphic import check_complex
 from .._problem.paired import paired
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
@@ -130,6 +132,12 @@ class Rows(eqx.Module):
         mean = self.linear.pull(self.linear.like.unravel(c.astype(self.linear.like.dtype)))
         size = jnp.linalg.norm(self.gauge.pull(mean.astype(self.dtype)))
         return max(self.shape) * jnp.finfo(self.dtype).eps * size
+
+    @property
+    def turns(self) -> bool:
+        """Whether consecutive rows of Ã are (a, ia): of a holomorphic model, one gives both."""
+        euclidean = isinstance(self.gauge, EuclideanGauge)
+        return self.objective.problem.holomorphic and self.root.complex_linear and euclidean
 
     @property
     def by_sample(self) -> bool:
@@ -323,10 +331,20 @@ class Rows(eqx.Module):
                 ways = (root.unit_transpose, root.unit, root.size)
             if separated is None:
                 whole = lambda p: self.objective.problem.one(p, eqx.combine(inputs, static))
+                if self.objective.problem.holomorphic and like.size <= self.shape[1]:
+                    return self._turned_block(whole, like, ways[0])
                 return self._block(whole, *ways)
             return separated.block(jax.tree.leaves(inputs), index, like, *ways)
 
         return one
+
+    def _turned_block(
+        self, function: Callable[[Params], Outputs], like: Structure, push: Callable
+    ) -> Float[Array, "q P"]:
+        """Return Wᵀ J of a holomorphic function, by pulls of real parts: J of i dz is i J."""
+        real = lambda w: like.unravel(jnp.stack([w, jnp.zeros_like(w)], axis=-1).ravel())
+        rows = with_turned(self._block(function, like.ravel, real, like.size // 2))
+        return jax.vmap(lambda v: push(like.unravel(v)), in_axes=1, out_axes=1)(rows)
 
     @property
     def separated(self) -> Separated | None:
@@ -358,6 +376,8 @@ def rows_at(objective: Objective, params: Params, memory: int = MEMORY) -> Rows:
     problem, batch = objective.problem, objective.batch
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, linear.outputs)
+    if problem.holomorphic:
+        check_complex(like, linear.outputs, linear.pairs)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
     # rounding for rank.
     dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from .._base.types import Flat
 from .._base.vector import norm
 from .._gram.factors import Factors
+from .._gram.holomorphic import half_factors, half_rows, turned_kernel
 from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
 from .._rows.rows import Rows
@@ -44,9 +45,14 @@ class ScaledRows(eqx.Module):
     rows: Rows
     factors: Factors | None
     scale: Float[Array, " m"]
+    half: Factors | None = None
+    """Of every other row, without the scale, if those in between are i times the same."""
 
     def __call__(self) -> Float[Array, "m m"]:
         """Return K, lower triangle."""
+        if self.half is not None:
+            scale = jnp.where(self.rows.active, self.scale, 0.0)
+            return scale[:, None] * turned_kernel(self.half) * scale[None, :]
         if self.factors is not None:
             return kernel(self.factors)
         assert self.rows.dense is not None
@@ -292,9 +298,13 @@ class Dual(AbstractSolver):
         """Return scale ↦ diag(scale) Â."""
         found = find(rows) if self.structured else None
         if found is not None and found.factors:
+            if rows.turns:
+                half = half_factors(rows, found)
+                return lambda scale: ScaledRows(rows, None, scale, half)
             return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = rows.unit_rows() if found is None else structured_rows(rows, found)
         formed = rows.formed(dense, None if found is None else found.order)
-        return lambda scale: ScaledRows(formed, None, scale)
+        half = half_rows(dense) if rows.turns else None
+        return lambda scale: ScaledRows(formed, None, scale, half)
