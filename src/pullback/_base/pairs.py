@@ -47,13 +47,13 @@ def as_complex(x: Array) -> Array:
 
 def turned(x: Array) -> Array:
     """i times a flat vector of pairs, along the last axis."""
-    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
     return jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(x.shape)
 
 
 def with_turned(x: Array) -> Array:
     """(k, ...) as (2k, ...): each row of pairs, then i times the same."""
-    return jnp.stack([x, turned(x)], axis=1).reshape(-1, *x.shape[1:])
+    return jnp.stack([x, turned(x)], axis=1).reshape(2 * x.shape[0], *x.shape[1:])
 
 
 def conjugate(tree: PyTree) -> PyTree:

@@ -48,6 +48,7 @@ def turned_kernel(half: Factors) -> Float[Array, "m m"]:
 
 def _with_turned(factors: Factors) -> Factors:
     """Return factors of the rows and of i times each of them, in turn."""
-    join = lambda x: jnp.stack([x, turned(x)], axis=2).reshape(x.shape[0], -1, *x.shape[2:])
+    n, k, _ = factors.rows.shape
+    join = lambda x: jnp.stack([x, turned(x)], axis=2).reshape(n, 2 * k, *x.shape[2:])
     where = lambda f: (f.d, f.rows)
     return eqx.tree_at(where, factors, (jax.tree.map(join, factors.d), join(factors.rows)))
