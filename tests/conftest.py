@@ -56,6 +56,7 @@ THINNED = {
     "test_found": 3,
     "test_gauge": 15,
     "test_glm": 2,
+    "test_holomorphic": 8,
     "test_indefinite": 4,
     "test_invariance": 4,
     "test_iterative_solvers_agree": 3,

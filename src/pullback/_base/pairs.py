@@ -45,6 +45,17 @@ def as_complex(x: Array) -> Array:
     return jax.lax.complex(x[..., 0], x[..., 1])
 
 
+def turned(x: Array) -> Array:
+    """i times a flat vector of pairs, along the last axis."""
+    pairs = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
+    return jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(x.shape)
+
+
+def with_turned(x: Array) -> Array:
+    """(k, ...) as (2k, ...): each row of pairs, then i times the same."""
+    return jnp.stack([x, turned(x)], axis=1).reshape(2 * x.shape[0], *x.shape[1:])
+
+
 def conjugate(tree: PyTree) -> PyTree:
     """A tree with its complex leaves conjugated: from JAX's covectors to pairs, and back."""
     conj = lambda x: jnp.conj(x) if eqx.is_array(x) and is_complex(x.dtype) else x

@@ -48,13 +48,19 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
 
 
 def by_tiles(
-    samples: PyTree, tile: Callable[[Any, Any], Array], factors: Factors, after: Array
+    samples: PyTree,
+    tile: Callable[[Any, Any], Array],
+    factors: Factors,
+    after: Array,
+    q: int | None = None,
 ) -> Float[Array, "m m"]:
     """The lower triangle of a kernel whose tiles are a function of two sets of samples.
 
-    The factors tell its shape; it is allocated after an array is computed.
+    The factors tell its shape, unless there are q rows per sample; it is allocated after an array
+    is computed.
     """
-    n, q, _ = factors.rows.shape
+    n, rows, _ = factors.rows.shape
+    q = rows if q is None else q
     widest = max([1, *(d.shape[2] for d in factors.d)])
     tiles = tile_count(n, n * q, factors.rows.dtype, widest)
     return _add(_allocate(n * q, after), samples, tile, (n, q, tiles), first=True).T
@@ -142,15 +148,16 @@ def diagonal_blocks(factors: Factors) -> Float[Array, "n q q"]:
     return jax.lax.map(one, factors)
 
 
-def pairs(one: Factors, other: Factors) -> Float[Array, "nq nq"]:
+def pairs(one: Factors, other: Factors) -> Array:
     """K between two sets of samples."""
     n, q, size = one.rows.shape
-    total = jnp.zeros((n, q, n, q), one.rows.dtype)
+    other_q = other.rows.shape[1]
+    total = jnp.zeros((n, q, n, other_q), one.rows.dtype)
     for x, d, other_x, other_d, codes in zip(
         one.x, one.d, other.x, other.d, one.codes, strict=True
     ):
         total = total + _pairs(x, other_x, d, other_d, codes)
-    total = total.reshape(n * q, n * q)
+    total = total.reshape(n * q, n * other_q)
     return total + one.rows.reshape(-1, size) @ other.rows.reshape(-1, size).T if size else total
 
 
@@ -167,7 +174,7 @@ def _pairs(x: Array, other_x: Array, d: Array, other_d: Array, codes: bool) -> A
         seen = ((mine == other_x[None, None]) & (mine >= 0)).astype(d.dtype)
     else:
         seen = (x.reshape(t * n, -1) @ other_x.reshape(t * n, -1).T).reshape(t, n, t, n)
-    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, q)
+    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, -1)
     return jnp.sum(seen[:, :, None, :, :, None] * passed, axis=(0, 3))
 
 

@@ -110,10 +110,13 @@ def program_of(rows: TermRows) -> Program:
 
 
 def structured_factors(
-    rows: TermRows, plan: Layout, scale: Float[Array, " m"] | None = None
+    rows: TermRows, plan: Layout, scale: Float[Array, " m"] | None = None, half: bool = False
 ) -> Factors:
-    """Return diag(scale) Â in factors, before a mean is taken off; rows of absent samples are 0."""
-    return _factors(rows, plan, _samples(rows, 1.0 if scale is None else scale))
+    """Return diag(scale) Â in factors, before a mean is taken off; rows of absent samples are 0.
+
+    With `half` every other row only.
+    """
+    return _factors(rows, plan, _samples(rows, 1.0 if scale is None else scale), half)
 
 
 def _samples(rows: TermRows, scale: Array | float) -> PyTree:
@@ -125,15 +128,16 @@ def _samples(rows: TermRows, scale: Array | float) -> PyTree:
     return inputs, rows.root.samples, scale.reshape(rows.count, -1)
 
 
-def _factors(rows: TermRows, plan: Layout, samples: PyTree) -> Factors:
+def _factors(rows: TermRows, plan: Layout, samples: PyTree, half: bool = False) -> Factors:
     """Return the factors of some samples."""
     leaves = _leaves(rows)
-    q = _rows_per_sample(rows)
+    q = _rows_per_sample(rows) // (2 if half else 1)
     if isinstance(rows.cut, Cut):
         leaves += rows.cut.statistics(rows.cut.found.moving, leaves, _inputs(rows))
 
     def one(inputs, root, scale):
         def pull(w):
+            w = jnp.stack([w, jnp.zeros_like(w)], axis=-1).ravel() if half else w
             # Scaled before it is pulled back: afterwards this would be a pass through all factors.
             return jax.tree.leaves(root.unit((scale * w).astype(rows.linear.like.dtype)))
 

@@ -45,7 +45,7 @@ from ..solver._strategy import Strategy
 from .certificate import tolerance
 from .covariance import covariance_of, function_at, observations_per_weight, unidentifiable, warning
 from .factorised import Factorised, factorise
-from .outcome import is_metric, mixes_samples, raise_failure
+from .outcome import is_metric, mixes_samples, not_holomorphic, raise_failure
 
 
 class PullbackMetric(eqx.Module):
@@ -335,6 +335,8 @@ def pullback(
     if not is_traced(finite) and not bool(finite):
         code: Any = RESULTS.bad_metric
         raise_failure(code, problem, params, data)
+    if not is_traced(rows.outputs) and bool(not_holomorphic(rows)):
+        raise ValueError(RESULTS[RESULTS.not_holomorphic])
     if not is_traced((params, data, rows.outputs)) and bool(_mixes(problem, params, data)):
         raise RuntimeError(RESULTS[RESULTS.coupled_samples])
     return PullbackMetric(rows, strategy)

@@ -24,6 +24,9 @@ from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 from .problem import AbstractObjective, AbstractProblem
 
+DECLARED = ("coupled", "stateful", "holomorphic")
+"""What a user may declare of a model."""
+
 
 class Composite(AbstractProblem):
     """A composite optimisation problem: `Composite(model, loss, metric)`.
@@ -38,6 +41,7 @@ class Composite(AbstractProblem):
     measure: AbstractMeasure
     coupled: bool = eqx.field(static=True)
     stateful: bool = eqx.field(static=True)
+    holomorphic: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Composite(AbstractProblem):
         measure: AbstractMeasure | None = None,
         coupled: bool = False,
         stateful: bool = False,
+        holomorphic: bool = False,
     ):
         """Put a problem together.
 
@@ -65,6 +70,9 @@ class Composite(AbstractProblem):
         - `stateful`: whether the model has a state, `model(params, state, inputs) -> outputs,
             state` (without data `model(params, state)`). Then a `Stateful(params, state)` is passed
             wherever parameters are.
+        - `holomorphic`: whether the outputs, all complex, are holomorphic functions of the
+            parameters, all complex: rows and kernel then take half the work. A model that is not
+            raises.
         """
         metric = Euclidean() if metric is None else metric
         measure = Mean() if measure is None else measure
@@ -90,11 +98,12 @@ class Composite(AbstractProblem):
         self.measure = measure
         self.coupled = coupled
         self.stateful = stateful
+        self.holomorphic = holomorphic
 
     def __repr__(self) -> str:
         own = "likelihood" if isinstance(self.metric, AbstractLikelihood) else "no loss"
         parts = [_name(self.model), own if self.loss is None else _name(self.loss)]
-        declared = [f", {name}=True" for name in ("coupled", "stateful") if getattr(self, name)]
+        declared = [f", {name}=True" for name in DECLARED if getattr(self, name)]
         rest = f"{self.metric!r}, {self.measure!r}{''.join(declared)}"
         return f"Composite({', '.join(parts)}, {rest})"
 

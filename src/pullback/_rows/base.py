@@ -111,6 +111,11 @@ class Rows(eqx.Module):
         return max(self.shape) * jnp.finfo(self.dtype).eps * self.removed
 
     @property
+    def turns(self) -> bool:
+        """Whether consecutive rows of Ã are (a, ia): of a holomorphic model, one gives both."""
+        return False
+
+    @property
     @abc.abstractmethod
     def by_sample(self) -> bool:
         """Whether the rows of J are formed sample by sample."""

@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._base.tree import coarsest_dtype, split, structure
+from .._base.pairs import with_turned
+from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
 from .._problem.form import about
+from .._problem.holomorphic import check_complex
 from .._problem.paired import paired
 from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
@@ -94,6 +96,12 @@ class TermRows(Rows):
         factor = self.largest_log_scale - jnp.where(jnp.isfinite(own), own, 0.0)
         present = jnp.any(self.active).astype(self.dtype)
         return present * jnp.exp(factor) * removed_size(pull, self.root)
+
+    @property
+    def turns(self) -> bool:
+        """Whether consecutive rows of Ã are (a, ia): of a holomorphic model, one gives both."""
+        euclidean = isinstance(self.gauge, EuclideanGauge)
+        return self.objective.problem.holomorphic and self.root.complex_linear and euclidean
 
     @property
     def by_sample(self) -> bool:
@@ -257,10 +265,20 @@ class TermRows(Rows):
                 ways = (root.unit_transpose, root.unit, root.size)
             if separated is None:
                 whole = lambda p: self.objective.problem.one(p, eqx.combine(inputs, static))
+                if self.objective.problem.holomorphic and like.size <= self.shape[1]:
+                    return self._turned_block(whole, like, ways[0])
                 return self._block(whole, *ways)
             return separated.block(jax.tree.leaves(inputs), index, like, *ways)
 
         return one
+
+    def _turned_block(
+        self, function: Callable[[Params], Outputs], like: Structure, push: Callable
+    ) -> Float[Array, "q P"]:
+        """Return Wᵀ J of a holomorphic function, by pulls of real parts: J of i dz is i J."""
+        real = lambda w: like.unravel(jnp.stack([w, jnp.zeros_like(w)], axis=-1).ravel())
+        rows = with_turned(self._block(function, like.ravel, real, like.size // 2))
+        return jax.vmap(lambda v: push(like.unravel(v)), in_axes=1, out_axes=1)(rows)
 
     @property
     def separated(self) -> Separated | None:
@@ -281,6 +299,8 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
     """Take the root of the metric at a point where the model is linearised; Euclidean gauge."""
     problem, batch = objective.problem, objective.batch
     like = structure(params)
+    if problem.holomorphic:
+        check_complex(like, linear.outputs, linear.pairs)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
     # rounding for rank.
     dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)

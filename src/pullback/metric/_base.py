@@ -113,6 +113,14 @@ class AbstractRoot(eqx.Module):
         return None
 
     @property
+    def complex_linear(self) -> bool:
+        """Whether Ŝᵀ commutes with i on pairs: consecutive rows are those of one complex number.
+
+        Then the rows of a holomorphic model come in pairs, of which one gives the other.
+        """
+        return False
+
+    @property
     def is_finite(self) -> Array:
         """Whether the root is that of a metric; a logarithm of -inf is an absent row, and fine."""
         leaves = [x for x in jax.tree.leaves(self) if is_coordinate(x)]

@@ -17,6 +17,8 @@ from .._base.vector import norm
 from .._gram.across import joint_kernel, joint_product
 from .._gram.apply import Products, StackedProducts, products
 from .._gram.centred import Gram, centred_kernel, centred_product
+from .._gram.factors import Factors
+from .._gram.holomorphic import half_factors, half_rows, turned_kernel
 from .._gram.joint import JointFactors, find, joint_factors, joint_rows, mean_of
 from .._gram.kernel import kernel_of_rows
 from .._rows.rows import Rows
@@ -49,10 +51,15 @@ class ScaledRows(eqx.Module):
     scale: Float[Array, " m"]
     products: Products | StackedProducts | None = None
     """Products with the factors, where they cost less than a pass through the model."""
+    half: Factors | None = None
+    """Of every other row, without the scale, if those in between are i times the same."""
 
     def __call__(self) -> Gram:
         """Return K, lower triangle."""
         mean = mean_of(self.rows)
+        if self.half is not None:
+            matrix = self._present[:, None] * turned_kernel(self.half) * self._present[None, :]
+            return Gram(matrix, jnp.zeros((), matrix.dtype))
         if self.factors is not None and mean is not None:
             return centred_kernel(self.factors.parts[0], mean, self._present)
         if self.factors is not None:
@@ -317,6 +324,10 @@ class Dual(AbstractSolver):
         """Return scale ↦ diag(scale) Â."""
         found = find(rows) if self.structured else None
         if found is not None and found.groups:
+            if rows.turns:
+                (term,) = rows.terms
+                half = half_factors(term, found.parts[0])
+                return lambda scale: ScaledRows(rows, None, scale, half=half)
             if mean_of(rows) is not None:
                 factors = joint_factors(rows, found)
                 return lambda scale: ScaledRows(rows, factors, scale)
@@ -330,4 +341,5 @@ class Dual(AbstractSolver):
         # the model.
         dense = rows.unit_rows() if found is None else joint_rows(rows, found)
         formed = rows.formed(dense, None if found is None else found.order)
-        return lambda scale: ScaledRows(formed, None, scale)
+        half = half_rows(dense) if rows.turns else None
+        return lambda scale: ScaledRows(formed, None, scale, half=half)
