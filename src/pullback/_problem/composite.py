@@ -9,8 +9,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
+from .._base.axis import Axis, own, place, total
 from .._base.checks import takes
 from .._base.functions import canonical
 from .._base.stateful import Stateful
@@ -18,10 +19,11 @@ from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
-from .batch import Batch, as_batch, replace_absent, sample_count
+from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 from .problem import AbstractObjective, AbstractProblem
+from .spread import everywhere, present, without_axis
 
 
 class Composite(AbstractProblem):
@@ -102,6 +104,11 @@ class Composite(AbstractProblem):
         """The terms: this one."""
         return (self,)
 
+    @property
+    def axis(self) -> Axis | None:
+        """The devices over which the samples are spread; `None` if all are here."""
+        return self.measure.axis
+
     def as_batch(self, batch: Any) -> Batch:
         """Return a batch of inputs and targets.
 
@@ -174,6 +181,12 @@ class Composite(AbstractProblem):
         - `outputs`: the outputs of the batch.
         - `batch`: for its targets.
         """
+        if self._is_joint(outputs, batch):
+            return without_axis(self).value(*everywhere(self, outputs, batch))
+        return total(self._share(outputs, batch), self.axis)
+
+    def _share(self, outputs: Outputs, batch: Batch) -> Scalar:
+        """Return L; of samples that are spread over devices, the part that is due to this one."""
         if self.loss is None:
             return self._likelihood(outputs, batch)
         given = (outputs,) if batch.targets is None else (outputs, batch.targets)
@@ -201,7 +214,19 @@ class Composite(AbstractProblem):
                 f"loss must return {'a scalar' if count is None else per_sample}, got shape "
                 f"{values.shape}. Sum over the other axes inside the loss."
             )
-        return self.measure.total(values)
+        return self._integral(values)
+
+    def _integral(self, values: Array) -> Scalar:
+        """Return the integral of one number per sample, over the samples that are here."""
+        return self.measure.total(values) if self.axis is None else self.measure.share(values)
+
+    def _is_joint(self, outputs: Outputs, batch: Batch) -> bool:
+        """Return whether the loss is one number for samples that are spread over devices."""
+        if self.axis is None or self.loss is None:
+            return False
+        given = (outputs,) if batch.targets is None else (outputs, batch.targets)
+        values = eqx.filter_eval_shape(lambda *given: jnp.asarray(self.loss(*given)), *given)
+        return values.ndim == 0
 
     def _likelihood(self, outputs: Outputs, batch: Batch) -> Scalar:
         """Return the negative log-likelihood of the metric, averaged."""
@@ -217,7 +242,7 @@ class Composite(AbstractProblem):
         if batch.inputs is None:
             return metric.negative_log_likelihood(outputs, batch.targets)
         losses = jax.vmap(metric.negative_log_likelihood)(outputs, batch.targets)
-        return self.measure.total(losses)
+        return self._integral(losses)
 
     @property
     def likelihood(self) -> AbstractLikelihood:
@@ -243,8 +268,14 @@ class Composite(AbstractProblem):
         - `outputs`: the outputs of the batch.
         - `batch`: for its targets.
         """
+        if self._is_joint(outputs, batch):
+            whole = without_axis(self)
+            value, c = whole.value_and_differential(*everywhere(self, outputs, batch))
+            return value, own(c, self.axis)
         moving, carried = split(outputs)
-        return jax.value_and_grad(lambda z: self.value(eqx.combine(z, carried), batch))(moving)
+        share = lambda z: self._share(eqx.combine(z, carried), batch)
+        value, c = jax.value_and_grad(share)(moving)
+        return total(value, self.axis), c
 
     def at(self, batch: Any) -> "Objective":
         """Return the problem on one batch, with absent samples replaced.
@@ -257,7 +288,7 @@ class Composite(AbstractProblem):
         batch = self.as_batch(batch)
         count = sample_count(batch)
         if count is not None and not self.coupled and not self.measure.positive:
-            batch = replace_absent(batch, self.measure.weights(count, jnp.result_type(float)))
+            batch = present(self.measure, batch, count)
         return Objective(self, batch)
 
     def check_loss(self) -> None:
@@ -304,6 +335,12 @@ class Objective(AbstractObjective):
         return sample_count(self.batch) or 1
 
     @property
+    def indices(self) -> Array:
+        """The positions of the samples in the batch, which may be spread over devices."""
+        here = jnp.arange(self.count)
+        return here if self.axis is None else here + place(self.axis) * self.count
+
+    @property
     def has_data(self) -> bool:
         """Whether the model has inputs."""
         return self.batch.inputs is not None
@@ -342,7 +379,7 @@ class Objective(AbstractObjective):
             u, z, y = eqx.combine(sample, rest)
             return jnp.asarray(metric.observe(y, index).divergence(u, z))
 
-        return self.problem.measure.total(jax.vmap(one)(arrays, jnp.arange(self.count)))
+        return self.problem.measure.total(jax.vmap(one)(arrays, self.indices))
 
 
 def without_loss(problem: AbstractProblem) -> Any:

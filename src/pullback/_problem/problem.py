@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
+from .._base.axis import Axis, total
 from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 
@@ -43,6 +44,11 @@ class AbstractObjective(eqx.Module):
     @abc.abstractmethod
     def labels(self) -> tuple[str, ...]:
         """What to call each term in messages; empty for a problem of one term."""
+
+    @property
+    def axis(self) -> Axis | None:
+        """The devices over which the samples are spread; `None` if all are here."""
+        return self.problem.axis
 
     @property
     def count(self) -> int:
@@ -84,7 +90,12 @@ class AbstractObjective(eqx.Module):
     def differential(self, params: Params) -> tuple[Scalar, PyTree]:
         """Return the loss and its gradient with respect to the differentiable leaves."""
         moving, carried = split(params)
-        return jax.value_and_grad(lambda p: self.value(eqx.combine(p, carried)))(moving)
+        if self.axis is None:
+            return jax.value_and_grad(lambda p: self.value(eqx.combine(p, carried)))(moving)
+        outputs = lambda p: split(self.outputs(eqx.combine(p, carried)))
+        here, pull, rest = jax.vjp(outputs, moving, has_aux=True)
+        value, c = self.problem.value_and_differential(eqx.combine(here, rest), self.batch)
+        return value, total(pull(c)[0], self.axis)
 
     @abc.abstractmethod
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
@@ -97,6 +108,11 @@ class AbstractProblem(eqx.Module):
     stateful: eqx.AbstractVar[bool]
     terms: eqx.AbstractVar[tuple[Any, ...]]
     """The terms, each a `Composite`."""
+
+    @property
+    def axis(self) -> Axis | None:
+        """The devices over which the samples are spread; `None` if all are here."""
+        return self.terms[0].axis
 
     @abc.abstractmethod
     def as_batch(self, batch: Any) -> Any:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._base.axis import total
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
@@ -25,11 +26,12 @@ from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
 from .base import Rows
 from .base import scatter as scatter
-from .block_root import BlockRoot
+from .block_root import BlockRoot, joint_root
 from .cut import Cut, Uncut
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
 from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
 from .separated import Separated, separable, separate
+from .shared import SharedLinearisation, SharedRows
 from .stacked import StackedLinearisation, StackedRows
 
 MEMORY = 2**30
@@ -91,10 +93,11 @@ class TermRows(Rows):
         if not self.centred:
             return jnp.zeros((), self.dtype)
         # Σ w_i J_i/√W, the mean row as large as it is in A.
-        weights = self.scale * self.scale
-        total = jnp.sum(weights)
-        c = weights / jnp.sqrt(jnp.where(total > 0, total, 1.0))
+        weights, axis = self.scale * self.scale, self.objective.axis
+        whole = total(jnp.sum(weights), axis)
+        c = weights / jnp.sqrt(jnp.where(whole > 0, whole, 1.0))
         mean = self.linear.pull(self.linear.like.unravel(c.astype(self.linear.like.dtype)))
+        mean = total(mean, axis)
         size = jnp.linalg.norm(self.gauge.pull(mean.astype(self.dtype)))
         return max(self.shape) * jnp.finfo(self.dtype).eps * size
 
@@ -288,7 +291,7 @@ def term_rows(
     weights = problem.measure.weights(objective.count, like.dtype)
     separation = separable(objective, params) if problem.coupled else None
     if problem.metric.couples_samples:
-        root = problem.metric.weigh(weights).root(linear.outputs)
+        root = joint_root(problem.metric, weights, linear.outputs, objective.axis)
         log_scale = root.log_scale.astype(dtype)
         return TermRows(
             objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
@@ -300,7 +303,7 @@ def term_rows(
         metric = problem.metric.observe(eqx.combine(y, static), index)
         return metric.root(eqx.combine(z, constants))
 
-    root = BlockRoot(jax.vmap(one)(outputs, targets, jnp.arange(objective.count)))
+    root = BlockRoot(jax.vmap(one)(outputs, targets, objective.indices))
     half = jnp.log(weights).astype(dtype)[:, None] / 2
     log_scale = (root.log_scale.astype(dtype).reshape(objective.count, -1) + half).ravel()
     return TermRows(
@@ -310,14 +313,21 @@ def term_rows(
 
 def linearise_at(
     objective: AbstractObjective, params: Params
-) -> Linearisation | StackedLinearisation:
+) -> Linearisation | StackedLinearisation | SharedLinearisation:
     """Linearise the models of all terms at a point."""
     parts = _linearised(objective, params)
-    return StackedLinearisation(objective, parts) if objective.labels else parts[0]
+    here = StackedLinearisation(objective, parts) if objective.labels else parts[0]
+    return here if objective.axis is None else SharedLinearisation(here, objective.axis)
 
 
 def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) -> Rows:
     """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
+    here = _rows_here(objective, params, memory)
+    return here if objective.axis is None else SharedRows.of(here)
+
+
+def _rows_here(objective: AbstractObjective, params: Params, memory: int) -> Rows:
+    """Return the rows of the samples of this device."""
     pairs = zip(objective.terms, _linearised(objective, params), strict=True)
     terms = tuple(term_rows(term, params, part, memory) for term, part in pairs)
     if not objective.labels:

@@ -83,16 +83,17 @@ class Cost(NamedTuple):
 
 def setting_of(rows: Rows) -> tuple[Setting, Rows]:
     """Return the shapes that decide the cost, and the rows with the program that was walked."""
-    rows = analyse(rows)
+    here = analyse(rows.local)
+    rows = here if rows.axis is None else rows.with_terms(here.terms)
     m, size = rows.shape
-    walked = walk_of(rows)
+    walked = walk_of(here)
     if walked is None:
-        forward = float(operations(program_of(rows)))
+        forward = float(operations(program_of(here))) * (rows.count // here.count)
     else:
         forward = float(operations(walked.program)) * rows.count
     setting = Setting(
-        m, size, rows.count, rows.dtype, forward, find(rows), find(rows, single=True),
-        rows.by_sample, rows.cut if isinstance(rows.cut, Cut) else None, walked, unusable(rows),
+        m, size, rows.count, rows.dtype, forward, find(here), find(here, single=True),
+        rows.by_sample, here.cut if isinstance(here.cut, Cut) else None, walked, unusable(here),
     )  # fmt: skip
     return setting, rows
 

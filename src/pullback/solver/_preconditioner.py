@@ -60,16 +60,17 @@ class Diagonal(AbstractPreconditioner):
     """The diagonal of the metric."""
 
     def build(self, rows, damping):
-        plan = find(rows, single=True)
+        here = rows.local
+        plan = find(here, single=True)
         if plan is None:
             values = rows.sum_blocks(lambda block: jnp.sum(block**2, axis=0))
             return DiagonalScaling(values + damping)
-        factors = structured_factors(rows, plan, rows.scale)
+        factors = structured_factors(here, plan, here.scale)
         blocks = [
             jnp.einsum("nti,nqto->io", x**2, d**2).ravel()
             for x, d in zip(factors.x, factors.d, strict=True)
         ]
-        values = jnp.concatenate([*blocks, jnp.sum(factors.rows**2, axis=(0, 1))])
+        values = rows.summed(jnp.concatenate([*blocks, jnp.sum(factors.rows**2, axis=(0, 1))]))
         return DiagonalScaling(scatter(values, plan.order) + damping)
 
 
@@ -80,12 +81,13 @@ class Kronecker(AbstractPreconditioner):
     """
 
     def build(self, rows, damping):
-        plan = find(rows, single=True)
+        here = rows.local
+        plan = find(here, single=True)
         if plan is None:
             return Diagonal().build(rows, damping)
-        factors = structured_factors(rows, plan, rows.scale)
-        rest = jnp.sum(factors.rows**2, axis=(0, 1))
-        return _kronecker(factors, rest, plan.order, damping)
+        factors = structured_factors(here, plan, here.scale)
+        rest = rows.summed(jnp.sum(factors.rows**2, axis=(0, 1)))
+        return _kronecker(factors, rest, plan.order, damping, rows)
 
 
 class SampleBlocks(AbstractPreconditioner):
@@ -94,11 +96,13 @@ class SampleBlocks(AbstractPreconditioner):
     on_rows: ClassVar[bool] = True
 
     def build(self, rows, damping):
-        plan = find(rows)
+        here = rows.local
+        plan = find(here)
         if plan is None:
             blocks = rows.sample_blocks(lambda block: block @ block.T)
         else:
-            blocks = diagonal_blocks(structured_factors(rows, plan, rows.scale))
+            found = diagonal_blocks(structured_factors(here, plan, here.scale))
+            blocks = rows.gathered(found)
         # Positive beyond rounding: a preconditioner may be a little off.
         trace = jnp.trace(blocks, axis1=1, axis2=2)
         shift = damping + jnp.finfo(blocks.dtype).eps * blocks.shape[1] * trace
@@ -213,12 +217,12 @@ class BlockInverse(eqx.Module):
 
 
 def _kronecker(
-    factors: Factors, rest: Array, order: np.ndarray, damping: Scalar
+    factors: Factors, rest: Array, order: np.ndarray, damping: Scalar, rows: Rows
 ) -> KroneckerScaling:
     left, right, scales = [], [], []
     for x, d in zip(factors.x, factors.d, strict=True):
-        a, u = jnp.linalg.eigh(jnp.einsum("nti,ntj->ij", x, x) / x.shape[0])
-        b, w = jnp.linalg.eigh(jnp.einsum("nqto,nqtp->op", d, d))
+        a, u = jnp.linalg.eigh(rows.summed(jnp.einsum("nti,ntj->ij", x, x)) / rows.count)
+        b, w = jnp.linalg.eigh(rows.summed(jnp.einsum("nqto,nqtp->op", d, d)))
         left.append(u)
         right.append(w)
         values = jnp.maximum(a, 0.0)[:, None] * jnp.maximum(b, 0.0)[None, :]

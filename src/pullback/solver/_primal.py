@@ -195,18 +195,18 @@ class Primal(AbstractSolver):
 
     def _metric(self, rows: Rows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
-        found = find(rows, single=True) if self.structured else None
+        found = find(rows.local, single=True) if self.structured else None
         if found is None:
             return rows.gram(), None
-        return structured_metric(rows, found), found.order
+        return rows.summed(structured_metric(rows.local, found)), found.order
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
     """Return G, from factors of the layers where the model is understood, in the flat order."""
-    found = find(rows, single=True)
+    found = find(rows.local, single=True)
     if found is None:
         return rows.gram()
-    lower = jnp.tril(structured_metric(rows, found))
+    lower = jnp.tril(rows.summed(structured_metric(rows.local, found)))
     matrix = lower + jnp.tril(lower, -1).T
     place = np.argsort(found.order)
     return matrix[place][:, place]
