@@ -49,7 +49,10 @@ def sharding_of(x: Any) -> NamedSharding | None:
         found = jax.typeof(x).sharding
         return None if found.mesh.empty else found
     found = x.sharding
-    return found if isinstance(found, NamedSharding) and found.mesh.size > 1 else None
+    if not isinstance(found, NamedSharding):
+        return None
+    several = found.mesh.size > 1 or AxisType.Explicit in found.mesh.axis_types
+    return found if several else None
 
 
 def axes_of(x: Any, dimension: int | None = None) -> tuple[str, ...]:
