@@ -71,7 +71,6 @@ def own(tree: PyTree, axis: Axis | None) -> PyTree:
     return jax.tree.map(cut, tree)
 
 
-
 def around(tree: PyTree, function: Callable[[PyTree], Array], axis: Axis) -> Array:
     """Return a function of the trees of all devices, side by side in the order of the devices.
 

@@ -81,7 +81,8 @@ def kernel_block(one: Factors, other: Factors) -> Float[Array, "m k"]:
     def put(index, out):
         i, j = index // tiles, index % tiles
         mine, others = (
-            jax.tree.map(lambda x, i=i: take(x, i), factors) for factors, i in ((one, i), (other, j))
+            jax.tree.map(lambda x, i=i: take(x, i), factors)
+            for factors, i in ((one, i), (other, j))
         )
         return jax.lax.dynamic_update_slice(
             out, _tile(mine, others), (i * count * q, j * count * q)

@@ -166,7 +166,11 @@ def _is_rounding(solution: Solution, size: Scalar, eta_size: Scalar) -> Array:
 
     A pseudo-inverse of what is more than rounding has ‖Aη‖ above that rounding times ‖η‖.
     """
-    if not solution.rows.centred or solution.damping is not None or not _drops_nothing(solution.inverse):
+    if (
+        not solution.rows.centred
+        or solution.damping is not None
+        or not _drops_nothing(solution.inverse)
+    ):
         return jnp.asarray(False)
     return size < solution.rows.noise * eta_size
 

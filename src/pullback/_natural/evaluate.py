@@ -111,9 +111,7 @@ def evaluate(
         covector = covector + p
         outside = p if outside is None else outside + p
     losses = problem.losses(linear.outputs, objective.batch)
-    return Evaluation(
-        objective, rows, linear, value, losses, c, covector, r, outside, share, steep
-    )
+    return Evaluation(objective, rows, linear, value, losses, c, covector, r, outside, share, steep)
 
 
 def follow(evaluation: Evaluation, g: Flat) -> Evaluation:

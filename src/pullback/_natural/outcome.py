@@ -222,7 +222,11 @@ def _saturated(evaluation: Evaluation) -> Array:
     """Return whether a differential has underflowed, and no metric lifts it in closed form."""
     found = [jnp.asarray(False)]
     for term in evaluation.rows.terms:
-        if evaluation.lifted is not None and term.graded and term.objective.problem.loss is not None:
+        if (
+            evaluation.lifted is not None
+            and term.graded
+            and term.objective.problem.loss is not None
+        ):
             tiny = jnp.log(jnp.finfo(term.root.log_scale.dtype).tiny)
             found.append(jnp.any(term.active & (2 * term.root.log_scale < tiny)))
     return found[-1] if len(found) < 3 else _any(found)

@@ -166,4 +166,3 @@ class Shared(AbstractMeasure):
 
     def total(self, values):
         return total(self.share(values), self.devices)
-

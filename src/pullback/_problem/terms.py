@@ -253,6 +253,7 @@ def about(label: str) -> Iterator[None]:
 
 def scaled(weight: Scalar, tree: PyTree) -> PyTree:
     """Return ω times a tree of arrays; zero where the term is absent, whatever is there."""
+
     def one(x):
         w = weight.astype(x.dtype)
         return jnp.where(w > 0, w * jnp.where(w > 0, x, 0.0), 0.0)

@@ -184,4 +184,3 @@ def _arrays(tree: Any) -> Any:
         return x.astype(jnp.float32) if eqx.is_array(x) and is_half(x.dtype) else x
 
     return jax.tree.map(convert, tree)
-

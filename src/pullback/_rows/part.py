@@ -14,8 +14,8 @@ from .._base.part import Part
 from .._base.stateful import Stateful
 from .._base.tree import split
 from .._base.types import Outputs, Params
-from .linearise import Linearisation
 from .base import Rows
+from .linearise import Linearisation
 from .rows import TermRows
 from .separated import separable
 

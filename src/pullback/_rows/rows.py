@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._base.axis import total
-from .._base.tree import Structure, coarsest_dtype, split, structure
+from .._base.tree import coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
@@ -142,9 +142,7 @@ class TermRows(Rows):
 
     def widened(self, dtype: Any) -> "TermRows":
         cast = lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x
-        wide = replace(
-            self, log_scale=cast(self.log_scale), gauge=jax.tree.map(cast, self.gauge)
-        )
+        wide = replace(self, log_scale=cast(self.log_scale), gauge=jax.tree.map(cast, self.gauge))
         # Factors of layers have the precision of the model.
         return wide.analysed(None)
 
@@ -275,9 +273,7 @@ class TermRows(Rows):
         return block(whole, moving, self.structure, push, pull, size)
 
 
-def term_rows(
-    objective: Objective, params: Params, linear: Linearisation, memory: int
-) -> TermRows:
+def term_rows(objective: Objective, params: Params, linear: Linearisation, memory: int) -> TermRows:
     """Take the root of the metric at a point where the model is linearised; Euclidean gauge."""
     problem, batch = objective.problem, objective.batch
     like = structure(params)

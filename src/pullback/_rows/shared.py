@@ -176,9 +176,7 @@ class SharedRows(Rows):
         return self._of(self.here.formed(dense, order))
 
     def widened(self, dtype: Any) -> "SharedRows":
-        return replace(
-            self, here=self.here.widened(dtype), log_scale=self.log_scale.astype(dtype)
-        )
+        return replace(self, here=self.here.widened(dtype), log_scale=self.log_scale.astype(dtype))
 
     def with_terms(self, terms: tuple[Any, ...]) -> "SharedRows":
         return self._of(self.here.with_terms(terms))
