@@ -12,6 +12,7 @@ from . import solver as solver
 from . import step as step
 from . import testing as testing
 from . import until as until
+from . import weights as weights
 from ._base.results import RESULTS as RESULTS
 from ._base.stateful import Stateful as Stateful
 from ._base.tangent import CotangentVector as CotangentVector

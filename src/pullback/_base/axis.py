@@ -54,9 +54,9 @@ def gathered(tree: PyTree, axis: Axis | None) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.all_gather(x, axis.names, tiled=True), tree)
 
 
-def place(axis: Axis | None) -> Array | int:
+def place(axis: Axis) -> Array:
     """Return the number of this device."""
-    return 0 if axis is None else jax.lax.axis_index(axis.names).astype(jnp.arange(1).dtype)
+    return jax.lax.axis_index(axis.names).astype(jnp.arange(1).dtype)
 
 
 def own(tree: PyTree, axis: Axis | None) -> PyTree:

@@ -190,4 +190,4 @@ def columns(name: str, values: Any) -> dict[str, Any]:
     if values is None:
         return {}
     items = values.items() if isinstance(values, dict) else enumerate(values)
-    return {f"{name} {label}": value for label, value in items}
+    return {f"{name}{label}": value for label, value in items}

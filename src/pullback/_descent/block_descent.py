@@ -20,7 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .._base.checks import error, function, integer, positive
 from .._base.part import Part, join
@@ -32,9 +32,9 @@ from .._base.types import Count, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.certificate import relative, tolerance
 from .._natural.evaluate import Evaluation, evaluate
-from .._natural.outcome import mixes_samples
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._natural.outcome import mixes_samples, present_finite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import (
     check_point,
     check_problem,
@@ -94,6 +94,10 @@ class BlockRecord(eqx.Module):
     """Whether the step was taken."""
     result: RESULTS
     """The outcome, a code that is data."""
+    losses: PyTree = None
+    """The loss of each of several `Terms` before the step, without its weight."""
+    weights: PyTree = None
+    """The weight of each of several `Terms`."""
 
     @property
     def failed(self) -> Array:
@@ -119,7 +123,7 @@ class BlockDescent(HasLoss):
     ```
     """
 
-    problem: Composite
+    problem: AbstractProblem
     blocks: BlockNames = eqx.field(static=True)
     average: float | Scalar
     damping: float | Scalar
@@ -133,7 +137,7 @@ class BlockDescent(HasLoss):
 
     def __init__(
         self,
-        problem: Composite,
+        problem: AbstractProblem,
         blocks: Callable[[str], str] | Sequence[str] | None = None,
         average: float | Scalar = 0.95,
         damping: float | Scalar = 1e-2,
@@ -149,7 +153,7 @@ class BlockDescent(HasLoss):
 
         **Arguments:**
 
-        - `problem`: a `Composite`.
+        - `problem`: a `Composite`, or `Terms` of several.
         - `blocks`: which leaves form a block, as of `solver.Blocks`; defaults to one per layer.
         - `average`: β, at least 0 and below 1; about 1/(1 - β) updates count.
         - `damping`: λ > 0, the same for all blocks.
@@ -165,8 +169,7 @@ class BlockDescent(HasLoss):
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
         """
         check_problem(problem)
-        if problem.loss is None:
-            _ = problem.likelihood  # raises where there is none
+        problem.check_loss()
         owner = "BlockDescent"
         for name, value in (("average", average), ("momentum", momentum)):
             positive(owner, name, value, below=1, zero=True)
@@ -254,7 +257,7 @@ class BlockDescent(HasLoss):
 
 
 def _step(
-    opt: BlockDescent, params: Params, state: BlockState, batch: Batch, due: bool | None
+    opt: BlockDescent, params: Params, state: BlockState, batch: AnyBatch, due: bool | None
 ) -> tuple[Params, BlockState, BlockRecord]:
     """Step; `due` tells whether the metric is updated, `None` that the count decides."""
     like, dtype = structure(params), state.velocity.dtype
@@ -304,6 +307,8 @@ def _step(
         residual=residual,
         accepted=accepted,
         result=result,
+        losses=jax.tree.map(lambda x: x.astype(dtype), evaluation.losses),
+        weights=jax.tree.map(lambda x: x.astype(dtype), opt.problem.reported_weights),
     )
     return moved, new, record
 
@@ -380,8 +385,8 @@ def _before_solving(evaluation: Evaluation, params: Params, count: Count) -> RES
     mixed = jax.lax.cond(count == 0, mixes, lambda: jnp.asarray(False))
     verdicts = [
         (~all_finite(params), RESULTS.nonfinite_params),
-        (~all_finite(objective.batch), RESULTS.nonfinite_batch),
-        (~all_finite(rows.outputs), RESULTS.nonfinite_outputs),
+        (~present_finite(objective, objective.batch.parts), RESULTS.nonfinite_batch),
+        (~present_finite(objective, objective.parts(rows.outputs)), RESULTS.nonfinite_outputs),
         (mixed, RESULTS.coupled_samples),
         (~all_finite((evaluation.value, evaluation.differential)), RESULTS.nonfinite_loss),
         (~all_finite(evaluation.covector), RESULTS.nonfinite_jacobian),

@@ -22,8 +22,8 @@ from .._natural.evaluate import fraction
 from .._natural.outcome import raise_failure, warn_of_precision
 from .._natural.stats import Stats
 from .._natural.subproblem import subproblem
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import is_traced, validate
 from ..constraint._base import AbstractConstraint
 from ..constraint._penalty import Penalty
@@ -67,7 +67,7 @@ class ConstrainedStep(eqx.Module):
 
 
 def constrained_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -117,9 +117,9 @@ def constrained_step(
 
 
 def _step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     strategy: Strategy,
     rule: Fixed,
     constraint: AbstractConstraint | Penalty,

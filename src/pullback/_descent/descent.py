@@ -30,9 +30,9 @@ from .._natural.effort import EFFORTS, effort
 from .._natural.outcome import RETRIED, retried
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
-from .._problem.batch import Batch, as_batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
 from .._problem.layout import find_layout
+from .._problem.problem import AbstractProblem
 from .._problem.spread import spread
 from .._problem.validate import (
     check_point,
@@ -54,6 +54,7 @@ from ..step._line_search import LineSearch
 from . import shown
 from .loss import HasLoss
 from .record import SOLVERS, USABLE, DescentState, Record
+from .weighting import as_weighting, next_weights, weighed
 
 
 class NaturalGradientDescent(HasLoss):
@@ -65,17 +66,18 @@ class NaturalGradientDescent(HasLoss):
     ```
     """
 
-    problem: Composite
+    problem: AbstractProblem
     strategy: Strategy
     rule: AbstractStep
     momentum: AbstractMomentum
-    metric_batch: Batch | None
+    metric_batch: AnyBatch | None
     constraint: Callable[[Params], Params] | None
     penalty: Callable[[Params], Scalar] | None
+    weighting: Callable[..., Any] | None
 
     def __init__(
         self,
-        problem: Composite,
+        problem: AbstractProblem,
         inverse: AbstractInverse | None = None,
         solver: AbstractSolver | None = None,
         step: AbstractStep | float | Scalar | None = None,
@@ -84,12 +86,13 @@ class NaturalGradientDescent(HasLoss):
         constraint: Callable[[Params], Params] | None = None,
         penalty: Callable[[Params], Scalar] | None = None,
         memory: int = MEMORY,
+        weighting: Callable[..., Any] | None = None,
     ):
         """Build an optimiser.
 
         **Arguments:**
 
-        - `problem`: a `Composite`.
+        - `problem`: a `Composite`, or `Terms` of several.
         - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Rules that damp
             (`LevenbergMarquardt`) take an undamped one.
         - `solver`: how it is computed; defaults to `solver.Auto()`.
@@ -107,10 +110,12 @@ class NaturalGradientDescent(HasLoss):
             range of the metric and leave the rest; `Tikhonov` and `LevenbergMarquardt` divide the
             rest by the damping. `Record.range_share` is the fraction in the range.
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
+        - `weighting`: how the weights of `Terms` change after each step: one of
+            `pullback.weights`, or a function `rule(losses, norms, traces, weights) -> weights` of
+            numbers per term. Defaults to the weights of the problem.
         """
         check_problem(problem)
-        if problem.loss is None:
-            _ = problem.likelihood  # raises where there is none
+        problem.check_loss()
         strategy = Strategy(inverse, solver, memory)
         rule: Any = LineSearch() if step is None else step
         if eqx.is_array_like(rule) and not isinstance(rule, bool):
@@ -130,9 +135,10 @@ class NaturalGradientDescent(HasLoss):
         self.strategy = strategy.with_inverse(rule.factorises(strategy.inverse))
         self.rule = rule
         self.momentum = as_momentum(momentum)
-        self.metric_batch = None if metric_batch is None else as_batch(metric_batch)
+        self.metric_batch = None if metric_batch is None else problem.as_batch(metric_batch)
         self.constraint = None if constraint is None else canonical(constraint)
         self.penalty = None if penalty is None else canonical(penalty)
+        self.weighting = as_weighting(weighting, problem)
 
     def __repr__(self) -> str:
         parts = [f"{name}={text}" for name, text in shown.parts(self)]
@@ -158,8 +164,9 @@ class NaturalGradientDescent(HasLoss):
         like = structure(check_point(self.problem, params))
         size = like.size if self.momentum.remembers else 0
         return DescentState(
-            jnp.zeros((), jnp.int32), self.rule.init(like.dtype), jnp.zeros(size, like.dtype)
-        )
+            jnp.zeros((), jnp.int32), self.rule.init(like.dtype), jnp.zeros(size, like.dtype),
+            None if self.weighting is None else getattr(self.problem, "scales", None),
+        )  # fmt: skip
 
     def step(
         self,
@@ -179,7 +186,7 @@ class NaturalGradientDescent(HasLoss):
 
         - `params`, `state`: the point, and the state before the step.
         - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
-            `None`.
+            `None`. For `Terms` a dictionary, or a tuple, of one such batch per term.
         - `metric_batch`: what the metric is averaged over in this step; defaults to the
             `metric_batch` of the optimiser.
         - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
@@ -219,9 +226,9 @@ class NaturalGradientDescent(HasLoss):
 
         `step` and `fit` use it, so that a changed number compiles nothing.
         """
-        where = lambda o: (o.strategy, o.rule, o.momentum)
-        numbers = (self.strategy.as_data(), as_data(self.rule), as_data(self.momentum))
-        return eqx.tree_at(where, self, numbers)
+        where = lambda o: (o.strategy, o.rule, o.momentum, o.weighting)
+        numbers = (self.strategy.as_data(), *map(as_data, where(self)[1:]))
+        return eqx.tree_at(where, self, numbers, is_leaf=lambda x: x is None)
 
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
         """Return the arguments of `_step`, checked."""
@@ -237,15 +244,15 @@ def _step(
     opt: NaturalGradientDescent,
     params: Params,
     state: DescentState,
-    batch: Batch,
-    metric_batch: Batch | None,
+    batch: AnyBatch,
+    metric_batch: AnyBatch | None,
     gradient: Covector | None,
     short: Params | None,
     careful: bool,
 ) -> tuple[Params, DescentState, Record]:
     like = structure(params)
     sub = subproblem(
-        opt.problem,
+        weighed(opt.problem, state.weights),
         params,
         batch,
         opt.strategy,
@@ -278,10 +285,12 @@ def _step(
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)
     kept = lambda new, old: jnp.where(failed, old, new).astype(old.dtype)
+    renew = lambda: next_weights(opt.weighting, sub.evaluation)
     new_state = DescentState(
         count=state.count + 1,
         rule=jax.tree.map(kept, rule, state.rule),
         previous=remember(opt.momentum, state.previous, move.direction, accepted, failed),
+        weights=None if state.weights is None else jax.tree.map(kept, renew(), state.weights),
     )
     change = like.ravel(new_params) - like.ravel(params)
     record = _record(state.count, sub, move, stats, result, accepted, change)
@@ -293,8 +302,8 @@ def _shared_step(
     opt: NaturalGradientDescent,
     params: Params,
     state: DescentState,
-    batch: Batch,
-    metric_batch: Batch | None,
+    batch: AnyBatch,
+    metric_batch: AnyBatch | None,
     gradient: Covector | None,
     short: Params | None,
     careful: bool,
@@ -336,7 +345,7 @@ def _record(
     accepted: Array,
     change: Flat,
 ) -> Record:
-    dtype = change.dtype
+    dtype, problem = change.dtype, sub.evaluation.objective.problem
     zero = jnp.zeros((), dtype)
     taken = lambda x: jnp.where(accepted, x.astype(dtype), zero)
     flat = change.astype(sub.dtype)
@@ -362,4 +371,6 @@ def _record(
         alignment=stats.alignment.astype(dtype),
         solver=jnp.asarray(solver, jnp.int32),
         result=result,
+        losses=jax.tree.map(lambda x: x.astype(dtype), sub.evaluation.losses),
+        weights=jax.tree.map(lambda x: x.astype(dtype), problem.reported_weights),
     )

@@ -6,14 +6,14 @@ from typing import Any
 import equinox as eqx
 
 from .._base.types import Params, Scalar
-from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
 from .._problem.validate import validate
 
 
 class HasLoss(eqx.Module):
     """A descent on a problem, and on a `penalty` if it has one."""
 
-    problem: eqx.AbstractVar[Composite]
+    problem: eqx.AbstractVar[AbstractProblem]
 
     def loss(self, params: Params, batch: Any = None) -> Scalar:
         """Return the loss that `step` records, penalty included, on a batch, e.g. held-out data.

@@ -68,7 +68,7 @@ def as_optax(
 
     def init(params: Params) -> Any:
         _refuse_masks(params)
-        return OptaxState(opt.init(params), _blank(params))
+        return OptaxState(opt.init(params), _blank(opt, params))
 
     def update(
         updates: Any,
@@ -152,7 +152,7 @@ def _refuse_masks(tree: Any) -> None:
         )
 
 
-def _blank(params: Params) -> Record:
+def _blank(opt: NaturalGradientDescent, params: Params) -> Record:
     """Return a record of no step, with the structure and dtypes of all others."""
     nan = jnp.full((), jnp.nan, structure(params).dtype)
     none = jnp.full((), -1, jnp.int32)
@@ -161,4 +161,6 @@ def _blank(params: Params) -> Record:
     # As it comes out of a step: an array, not the Python number of the enumeration.
     fields["result"] = jax.tree.map(jnp.asarray, RESULTS.successful)
     fields["accepted"] = jnp.asarray(False)
+    each = jax.tree.map(lambda _: nan, opt.problem.reported_weights)
+    fields |= {"losses": each, "weights": each}
     return Record(**fields)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .._base.results import RESULTS, among
 from .._base.show import table
@@ -32,6 +32,8 @@ class DescentState(eqx.Module):
     """The state of the step rule."""
     previous: Flat
     """The last direction, for the momentum; of size zero if there is none."""
+    weights: Any = None
+    """The weights of several `Terms` in the next step, if they adapt."""
 
     def __repr__(self) -> str:
         return shown.state(self)
@@ -82,6 +84,10 @@ class Record(eqx.Module):
     """The solver that ran, an index into `SOLVERS`; -1 for a solver of your own."""
     result: RESULTS
     """The outcome of the solve, a code that is data."""
+    losses: PyTree = None
+    """The loss of each of several `Terms` before the step, without its weight."""
+    weights: PyTree = None
+    """The weight of each of several `Terms` in this step."""
 
     @property
     def failed(self) -> Array:

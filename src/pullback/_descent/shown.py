@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from .._base.results import describe, outcome
-from .._base.show import brief, facts, known, number, several
+from .._base.show import brief, columns, facts, known, number, several
 
-MINOR = ("step", "loss", "loss_after", "solver", "result", "accepted")
+MINOR = ("step", "loss", "loss_after", "solver", "result", "accepted", "losses", "weights")
 """The fields of a record that have a line of their own."""
 SHOWN = 6
 """How many sizes of blocks are shown."""
@@ -50,10 +50,20 @@ def lines(record: Any, names: tuple[str, ...]) -> list[tuple[str, str]]:
     return [
         ("step", number(record.step, "d")),
         ("loss", f"{number(record.loss, '.6g')} -> {number(record.loss_after, '.6g')}"),
+        *terms(record),
         ("taken", number(record.accepted, "")),
         *((name.replace("_", " "), text[0].removeprefix("x ")) for name, text in found if text),
         ("solver", solvers(record.solver, names)),
         ("result", describe(record.result)),
+    ]
+
+
+def terms(record: Any) -> list[tuple[str, str]]:
+    """Return the losses of several terms, each with its weight, as lines of a table."""
+    losses, weights = columns("loss of ", record.losses), columns("", record.weights)
+    return [
+        (name, f"{number(loss, '.6g')}, weight {number(weight, '.3g')}")
+        for (name, loss), weight in zip(losses.items(), weights.values(), strict=True)
     ]
 
 
@@ -77,7 +87,7 @@ def parts(opt: Any) -> list[tuple[str, str]]:
     ]
     if opt.momentum.remembers:
         found.append(("momentum", repr(opt.momentum)))
-    others = ("metric_batch", "constraint", "penalty")
+    others = ("metric_batch", "constraint", "penalty", "weighting")
     given = ((name, getattr(opt, name)) for name in others)
     return found + [(name, brief(value)) for name, value in given if value is not None]
 
@@ -96,6 +106,7 @@ def block_lines(record: Any) -> list[tuple[str, str]]:
     return [
         ("step", number(record.step, "d")),
         *((name.replace("_", " "), number(getattr(record, name), ".4g")) for name in names),
+        *terms(record),
         ("taken", number(record.accepted, "")),
         ("result", describe(record.result)),
     ]

@@ -23,7 +23,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 from .._base.checks import integer
 from .._base.types import Params
-from .._problem.batch import Batch, as_batch
+from .._problem.batch import Batch, Batches, as_batch, as_batches
+from .._problem.form import Form, about
 from .optimiser import check_kept
 
 STACKED = 8
@@ -231,7 +232,7 @@ def on_device(batch: Any) -> Batch:
 
 def as_source(batches: Any, skip: int) -> AbstractSource:
     """Return the source that a user means, advanced by `skip` steps."""
-    if batches is None or isinstance(batches, tuple):
+    if batches is None or isinstance(batches, tuple | Batches):
         return Same(on_device(batches))
     if isinstance(batches, type):
         name = batches.__name__
@@ -239,7 +240,7 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
     if isinstance(batches, Sampler):
         return Carried(batches)
     if callable(batches):
-        return (Sampled, SampledAt)[_arguments(batches) - 1](batches)
+        return (Sampled, SampledAt)[arguments_of(batches) - 1](batches)
     if isinstance(batches, Iterable):
         iterator = iter(batches)
         passed = sum(1 for _ in itertools.islice(iterator, skip))
@@ -262,7 +263,7 @@ def first_state(batches: Any, key: PRNGKeyArray, params: Params) -> Any:
     return batches.init(jax.random.fold_in(key, BEGINNING), params)
 
 
-def _arguments(sampler: Callable[..., Any]) -> int:
+def arguments_of(sampler: Callable[..., Any]) -> int:
     """Return how many arguments a sampler needs: 1, a key, or 2, a key and the parameters."""
     try:
         listed = inspect.signature(sampler).parameters.values()
@@ -290,39 +291,43 @@ class minibatches(eqx.Module):
     """
 
     batch: Any
-    size: int = eqx.field(static=True)
+    size: int | tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, batch: Any, size: int):
+    def __init__(self, batch: Any, size: Any):
         """Make a sampler.
 
         **Arguments:**
 
-        - `batch`: `(inputs, targets)` or `(inputs,)`.
-        - `size`: the number of samples in a minibatch.
+        - `batch`: `(inputs, targets)` or `(inputs,)`. For `Terms` a dictionary of such batches by
+            name, or a tuple of them if `size` is a tuple.
+        - `size`: the number of samples in a minibatch. For `Terms` one number for all terms, or
+            one for each, in the form of `batch`.
         """
+        if isinstance(batch, dict) or isinstance(size, tuple | list | dict):
+            names = tuple(sorted(batch)) if isinstance(batch, dict) else None
+            form = Form(names, len(batch))
+            self.batch = on_device(as_batches(form, batch))
+            sizes = (
+                size if isinstance(size, tuple | list | dict) else form.pack([size] * len(batch))
+            )
+            self.size = form.unpack(sizes, "minibatches(size=...)", "32")
+            for label, part, own in zip(form.labels, self.batch.parts, self.size, strict=True):
+                with about(label):
+                    _check_size(part, own)
+            return
         self.batch = on_device(batch)
         self.size = integer("minibatches", "size", size, least=1)
-        counts = {x.shape[0] for x in jax.tree.leaves(self.batch) if eqx.is_array(x)}
-        if len(counts) > 1:
-            raise ValueError(
-                "minibatches(batch=...): inputs and targets must have as many samples as each "
-                f"other, got {', '.join(map(str, sorted(counts)))}."
-            )
-        count = self._count
-        if not 1 <= size <= count:
-            raise ValueError(
-                f"minibatches(size={size}): there are {count} samples, so size must be from 1 to "
-                f"{count}."
-            )
+        _check_size(self.batch, self.size)
 
     @property
     def steps_per_epoch(self) -> float:
-        """How many minibatches have as many samples as there are."""
-        return self._count / self.size
+        """How many minibatches have as many samples as there are; of terms, the largest number."""
+        parts = zip(self.batch.parts, self._sizes, strict=True)
+        return max(_count(part) / size for part, size in parts)
 
     @property
-    def _count(self) -> int:
-        return next(x.shape[0] for x in jax.tree.leaves(self.batch) if eqx.is_array(x))
+    def _sizes(self) -> tuple[int, ...]:
+        return self.size if isinstance(self.size, tuple) else (self.size,)
 
     def __call__(self, key: PRNGKeyArray) -> Any:
         """Return a minibatch.
@@ -331,7 +336,38 @@ class minibatches(eqx.Module):
 
         - `key`: a PRNG key.
         """
-        index = jax.random.choice(key, self._count, (self.size,), replace=False)
-        return jax.tree.map(
-            lambda x: jnp.take(x, index, axis=0) if eqx.is_array(x) else x, self.batch
+        if not isinstance(self.batch, Batches):
+            return _drawn(self.batch, self._sizes[0], key)
+        keys = jax.random.split(key, len(self._sizes))
+        parts = zip(self.batch.parts, self._sizes, keys, strict=True)
+        return Batches(tuple(_drawn(*part) for part in parts), self.batch.form)
+
+
+def _count(batch: Batch) -> int:
+    """Return the number of samples; 1 without data."""
+    return next((x.shape[0] for x in jax.tree.leaves(batch) if eqx.is_array(x)), 1)
+
+
+def _check_size(batch: Batch, size: Any) -> None:
+    """Raise a `ValueError` if a minibatch of that size cannot be drawn."""
+    size = integer("minibatches", "size", size, least=1)
+    counts = {x.shape[0] for x in jax.tree.leaves(batch) if eqx.is_array(x)}
+    if len(counts) > 1:
+        raise ValueError(
+            "minibatches(batch=...): inputs and targets must have as many samples as each "
+            f"other, got {', '.join(map(str, sorted(counts)))}."
         )
+    if counts and not 1 <= size <= min(counts):
+        count = min(counts)
+        raise ValueError(
+            f"minibatches(size={size}): there are {count} samples, so size must be from 1 to "
+            f"{count}."
+        )
+
+
+def _drawn(batch: Batch, size: int, key: PRNGKeyArray) -> Batch:
+    """Return some samples of a batch; a batch without data as it is."""
+    if batch.inputs is None:
+        return batch
+    index = jax.random.choice(key, _count(batch), (size,), replace=False)
+    return jax.tree.map(lambda x: jnp.take(x, index, axis=0) if eqx.is_array(x) else x, batch)

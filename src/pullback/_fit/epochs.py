@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 
 from .._base.checks import positive
+from .._problem.batch import Batches
 
 
 class Epochs(eqx.Module):
@@ -46,7 +47,7 @@ class Epochs(eqx.Module):
 
         - `batches`: the batches of `fit`.
         """
-        constant = batches is None or isinstance(batches, tuple)
+        constant = batches is None or isinstance(batches, tuple | Batches)
         length = 1 if constant else getattr(batches, "steps_per_epoch", None)
         if length is None:
             raise ValueError(

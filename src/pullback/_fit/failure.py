@@ -8,7 +8,7 @@ import numpy as np
 
 from .._base.results import RESULTS
 from .._natural.outcome import place_of
-from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
 from .batches import AbstractConstant, AbstractSource, Carried
 from .checkpoint import Snapshot
 from .history import History
@@ -36,7 +36,7 @@ def _place(code: int, step: int, opt: Any, source: AbstractSource, now: Snapshot
     problem = getattr(opt, "problem", None)
     if not isinstance(source, AbstractConstant) or isinstance(source, Carried):
         return ""
-    if not isinstance(problem, Composite):
+    if not isinstance(problem, AbstractProblem):
         return ""
     key = jax.random.fold_in(now.key, step)
     batch, _ = source.draw(source.data, key, now.params, None, jnp.asarray(0))

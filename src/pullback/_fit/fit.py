@@ -37,6 +37,7 @@ from .optimiser import Optimiser, attempt_of, check_optimiser, check_state
 from .outcome import Fit, FitError, Report
 from .progress import Progress
 from .telemetry import Telemetry
+from .terms import read_by
 from .watch import Watch
 
 PACE = 0.2
@@ -78,7 +79,7 @@ def fit(
     - `batches`: a tuple `(inputs, targets)`, the same in every step; a function of a PRNG key that
         draws a batch, e.g. `minibatches(batch, size)`, or of a key and the parameters; a `Sampler`,
         which has a state; a list or another iterable of batches; or `None` for a model without
-        data.
+        data. A batch of `Terms` is a dictionary, or a tuple, of one batch per term.
     - `steps`: how many steps to make in all; a resumed run makes the rest. A `ValueError` is
         raised if the checkpoint has more steps than that: fewer cannot be returned.
     - `key`: a PRNG key or a seed, for functions that draw batches.
@@ -124,6 +125,8 @@ def fit(
         raise error("fit", "telemetry", telemetry, "a path", 'fit(telemetry="run.jsonl")')
     if not isinstance(key, jax.Array | np.ndarray):
         key = jax.random.key(integer("fit", "key", key, example="fit(key=0)"))
+    batches = read_by(opt, batches)
+    validate = None if validate is None else read_by(opt, validate)
     looks = Looks(opt, validate, evaluate, every, steps, key, batches)
     saving = checkpoint
     if saving is not None and not isinstance(saving, Checkpoints):

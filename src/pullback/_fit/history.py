@@ -15,7 +15,7 @@ from .._base.show import grid, paragraph
 from .._descent.block_descent import BlockRecord
 from .._descent.record import SOLVERS, Record
 from .figure import draw
-from .optimiser import named
+from .optimiser import BY_TERM, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """How many rows from the beginning, and how many from the end, a notebook shows."""
-RECORD = frozenset(Record.__dataclass_fields__)
+RECORD = frozenset(Record.__dataclass_fields__) - frozenset(BY_TERM)
 """The columns of a natural gradient descent. Where all are there, codes have names."""
-BLOCKS = frozenset(BlockRecord.__dataclass_fields__)
+BLOCKS = frozenset(BlockRecord.__dataclass_fields__) - frozenset(BY_TERM)
 """The columns of a block descent."""
 MINOR = frozenset(
     "metric_norm divergence gain curvature trials cutoff range_share output_share tangent_share"

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._base.checks import is_concrete
+from .._problem.batch import Batches
 from .batches import Sampler
 
 Identity: TypeAlias = dict[str, str | list[Any]]
@@ -60,7 +61,7 @@ def identity(opt: Any, batches: Any, key: Any, params: Any, state: Any = None) -
     """
     walk = _Walk()
     walk.visit("optimiser: ", opt)
-    if batches is None or isinstance(batches, tuple | Sampler) or callable(batches):
+    if batches is None or isinstance(batches, tuple | Batches | Sampler) or callable(batches):
         walk.visit("batches: ", batches)
     elif isinstance(batches, list):
         # A resumed run may be given more of them.

@@ -15,7 +15,7 @@ from jaxtyping import PRNGKeyArray
 from .._base.checks import error, function, integer
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
-from .._problem.batch import Batch, as_batch
+from .._problem.batch import Batch, Batches, as_batch
 from .batches import on_device
 from .epochs import Epochs
 from .figure import HELD_OUT
@@ -130,14 +130,14 @@ class Looks:
 @jit
 def _loss(opt: Any, params: Params, draw: Any, key: PRNGKeyArray) -> Scalar:
     """Return the loss on a held-out batch."""
-    return opt.loss(params, draw if isinstance(draw, Batch) else as_batch(draw(key)))
+    return opt.loss(params, draw if isinstance(draw, Batch | Batches) else as_batch(draw(key)))
 
 
 def _held_out(validate: Any) -> Any:
     """Return the held-out batch or the function that draws it, `None` if there is none."""
     if validate is None or (callable(validate) and not isinstance(validate, type)):
         return validate
-    if isinstance(validate, tuple):
+    if isinstance(validate, tuple | Batches):
         return on_device(validate)
     wanted = "(inputs, targets) or a function of a PRNG key"
     raise error("fit", "validate", validate, wanted, "fit(validate=(x_test, y_test))")

@@ -19,7 +19,11 @@ from typing import Any, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 
+from .._base.show import columns
 from .._base.types import Params
+
+BY_TERM = ("losses", "weights")
+"""Fields that hold a number for each of several terms, by name or by place."""
 
 
 @runtime_checkable
@@ -104,13 +108,19 @@ def check_attempt(owner: str, made: Any) -> None:
 
 
 def named(record: Any) -> dict[str, Any]:
-    """Return the fields of a record by name."""
+    """Return the fields of a record by name; what each of several terms has, as `name.term`."""
     if isinstance(record, dict):
         return record
     if hasattr(record, "_asdict"):
         return record._asdict()
-    names = getattr(record, "__dataclass_fields__", ())
-    return {name: getattr(record, name) for name in names}
+    found = {}
+    for name in getattr(record, "__dataclass_fields__", ()):
+        value = getattr(record, name)
+        if name in BY_TERM and not eqx.is_array(value):
+            found |= columns(f"{name}.", value)
+        else:
+            found[name] = value
+    return found
 
 
 def check_step(owner: str, before: tuple[Params, Any], made: Any) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from .._base.checks import error, instance, integer, positive
 from .._base.tree import Structure, structure
 from .._base.types import Params
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import is_traced
 from .._rows.rows import MEMORY
 from ..constraint import AbstractConstraint
@@ -75,7 +75,11 @@ def check_memory(like: Structure, max_steps: int) -> None:
 
 
 def check_events(
-    events: Sequence[AbstractEvent], t0: Any, problem: Composite, params: Params, batch: Batch
+    events: Sequence[AbstractEvent],
+    t0: Any,
+    problem: AbstractProblem,
+    params: Params,
+    batch: AnyBatch,
 ) -> None:
     """Raise a `ValueError` for what is not an event, or has happened already at the start."""
     wanted, example = "a sequence of events", "flow(..., events=[event.LossBelow(1e-6)])"

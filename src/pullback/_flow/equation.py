@@ -12,8 +12,8 @@ from jaxtyping import Array, PyTree
 
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, Params, Scalar
-from .._problem.batch import Batch
-from .._problem.composite import Composite, Objective
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractObjective, AbstractProblem
 from ..event import Inspection
 from .clock import AbstractClock
 from .fields import AbstractFlow
@@ -22,8 +22,8 @@ from .fields import AbstractFlow
 class Equation(eqx.Module):
     """A field on a batch, in the time of a clock."""
 
-    problem: Composite
-    batch: Batch
+    problem: AbstractProblem
+    batch: AnyBatch
     kind: AbstractFlow
     clock: AbstractClock
     t0: Scalar
@@ -36,9 +36,9 @@ class Equation(eqx.Module):
 
     def __init__(
         self,
-        problem: Composite,
+        problem: AbstractProblem,
         params: Params,
-        batch: Batch,
+        batch: AnyBatch,
         kind: AbstractFlow,
         clock: AbstractClock,
         t0: Scalar,
@@ -52,7 +52,7 @@ class Equation(eqx.Module):
         self.like = structure(params)
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> AbstractObjective:
         """The problem on the batch."""
         return self.problem.at(self.batch)
 

@@ -20,10 +20,11 @@ from .._base.results import RESULTS, successful_if
 from .._base.show import settings
 from .._base.tree import all_finite, as_data, split, structure
 from .._base.types import Flat, Params, Scalar
+from .._natural.outcome import present_finite
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
-from .._problem.batch import Batch
-from .._problem.composite import Composite, Objective
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractObjective, AbstractProblem
 from ..event import Inspection
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -38,7 +39,9 @@ class AbstractFlow(eqx.Module):
         return settings(self)
 
     @abc.abstractmethod
-    def velocity(self, problem: Composite, params: Params, batch: Batch, log_rate: Scalar) -> Flat:
+    def velocity(
+        self, problem: AbstractProblem, params: Params, batch: AnyBatch, log_rate: Scalar
+    ) -> Flat:
         """Return the velocity times e^log_rate, as a flat vector.
 
         **Arguments:**
@@ -49,7 +52,7 @@ class AbstractFlow(eqx.Module):
 
     @abc.abstractmethod
     def inspect(
-        self, problem: Composite, params: Params, batch: Batch, check: bool = False
+        self, problem: AbstractProblem, params: Params, batch: AnyBatch, check: bool = False
     ) -> Inspection:
         """Return whether the field can be computed, and how close it is to a change of rank.
 
@@ -156,7 +159,7 @@ class EuclideanFlow(AbstractFlow):
         result = _judge(problem.at(batch), params, velocity)
         return Inspection(result, jnp.asarray(-1, jnp.int32), one, one)
 
-    def _log_loss(self, problem: Composite) -> Callable[..., Array] | None:
+    def _log_loss(self, problem: AbstractProblem) -> Callable[..., Array] | None:
         """Return the logarithms of the losses as a function of outputs and targets, if known."""
         if self.log_loss is not None:
             return self.log_loss
@@ -201,7 +204,7 @@ class NewtonFlow(AbstractFlow):
         result = _judge(objective, params, (found.gradient, found.values))
         return Inspection(result, rank, condition, smallest)
 
-    def _decompose(self, objective: Objective, params: Params) -> "_Decomposition":
+    def _decompose(self, objective: AbstractObjective, params: Params) -> "_Decomposition":
         """Return the gradient, and the Hessian by its eigenvalues and eigenvectors."""
         like = structure(params)
         carried = split(params)[1]
@@ -237,8 +240,10 @@ class _Decomposition(NamedTuple):
     kept: Array
 
 
-def _judge(objective: Objective, params: Params, field: Any) -> RESULTS:
+def _judge(objective: AbstractObjective, params: Params, field: Any) -> RESULTS:
     """Return the code of a field without factors: the first of its inputs that is not finite."""
     result: Any = successful_if(all_finite(field), RESULTS.nonfinite_field)
-    result = RESULTS.where(all_finite(objective.batch), result, RESULTS.nonfinite_batch)
+    result = RESULTS.where(
+        present_finite(objective, objective.batch.parts), result, RESULTS.nonfinite_batch
+    )
     return RESULTS.where(all_finite(params), result, RESULTS.nonfinite_params)

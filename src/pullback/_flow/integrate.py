@@ -15,7 +15,7 @@ from .._base.tree import as_data, structure
 from .._base.types import Count, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.outcome import raise_failure
-from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
 from .._problem.validate import check_batch, is_traced, validate
 from ..constraint import AbstractConstraint
 from ..event import AbstractEvent, Inspection, RankChange
@@ -32,7 +32,7 @@ RANK = RankChange()
 
 
 def flow(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,

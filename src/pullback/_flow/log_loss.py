@@ -14,19 +14,22 @@ from jaxtyping import Array
 
 from .._base.types import Outputs, Scalar
 from .._problem.batch import sample_count
-from .._problem.composite import Composite, Objective
+from .._problem.problem import AbstractObjective, AbstractProblem
 from ..metric import AbstractLikelihood
 
 
-def closed_form(problem: Composite) -> Callable[[Outputs, Any], Scalar] | None:
+def closed_form(problem: AbstractProblem) -> Callable[[Outputs, Any], Scalar] | None:
     """Return the logarithm of the loss of one sample, if the metric has it in closed form."""
-    if problem.loss is not None or not problem.metric.has_log_loss:
+    if problem.labels:
+        return None  # The logarithm of a sum of terms has none.
+    (term,) = problem.terms
+    if term.loss is not None or not term.metric.has_log_loss:
         return None
-    return cast(AbstractLikelihood, problem.metric).log_loss
+    return cast(AbstractLikelihood, term.metric).log_loss
 
 
 def total_log_loss(
-    objective: Objective, per_sample: Callable[..., Array], outputs: Outputs
+    objective: AbstractObjective, per_sample: Callable[..., Array], outputs: Outputs
 ) -> Scalar:
     """Return log L at the outputs, from a function that returns the logarithms of the losses."""
     targets = objective.batch.targets
@@ -34,9 +37,12 @@ def total_log_loss(
     values = jnp.asarray(values)
     if values.ndim == 0:
         return values
+    if objective.labels:
+        raise ValueError(f"log_loss of Terms must return log L, a scalar, got {values.shape}.")
     count = sample_count(objective.batch)
     if values.shape != (count,):
         samples = "" if count is None else f" or one logarithm per sample, shape ({count},)"
         raise ValueError(f"log_loss must return log L{samples}, got shape {values.shape}.")
-    weights = objective.problem.measure.weights(objective.count, values.dtype)
+    (term,) = objective.terms
+    weights = term.problem.measure.weights(term.count, values.dtype)
     return logsumexp(jnp.where(weights > 0, values, 0.0), b=weights)

@@ -21,8 +21,8 @@ from .._base.types import Flat, Params, Vector
 from .._compat.xla import jit
 from .._natural.natural_gradient import compute
 from .._natural.outcome import raise_failure
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch, Batches
+from .._problem.problem import AbstractProblem
 from ..inverse._base import AbstractInverse
 from ..solver._strategy import Strategy
 from ..solver._svd import SVD
@@ -31,7 +31,7 @@ from ..solver._svd import SVD
 class ProblemOptimiser(Protocol):
     """An optimiser with its problem as a field, a pytree, e.g. `NaturalGradientDescent`."""
 
-    problem: Composite
+    problem: AbstractProblem
 
     def init(self, params: Params) -> Any:
         """Return the state before the first step."""
@@ -46,12 +46,12 @@ class AbstractMethod(eqx.Module):
     """A method of optimisation, independent of the problem."""
 
     @abc.abstractmethod
-    def init(self, problem: Composite, params: Params) -> Any:
+    def init(self, problem: AbstractProblem, params: Params) -> Any:
         """Return the state before the first step."""
 
     @abc.abstractmethod
     def displacement(
-        self, problem: Composite, params: Params, batch: Batch, state: Any
+        self, problem: AbstractProblem, params: Params, batch: AnyBatch, state: Any
     ) -> tuple[Flat, Any]:
         """Return the displacement of one step, flat, and the next state."""
 
@@ -83,7 +83,7 @@ class Natural(AbstractMethod):
 
 @jit
 def _natural(
-    problem: Composite, params: Params, batch: Batch, strategy: Strategy
+    problem: AbstractProblem, params: Params, batch: AnyBatch, strategy: Strategy
 ) -> tuple[Vector, RESULTS]:
     ng = compute(problem, params, batch, strategy)
     return ng.vector, ng.result
@@ -92,7 +92,7 @@ def _natural(
 class Direction(AbstractMethod):
     """A function that returns a direction of ascent."""
 
-    function: Callable[[Composite, Params, Any], Vector]
+    function: Callable[[AbstractProblem, Params, Any], Vector]
 
     def init(self, problem, params):
         return None
@@ -117,9 +117,9 @@ class Optax(AbstractMethod):
 @jit
 def _optax_update(
     transformation: optax.GradientTransformation,
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     state: PyTree,
 ) -> tuple[Flat, PyTree]:
     moving, carried = split(params)
@@ -146,12 +146,14 @@ class Optimiser(AbstractMethod):
         moved, state, *_ = self._with(problem).step(params, state, _as_given(batch))
         return like.ravel(moved) - like.ravel(params), state
 
-    def _with(self, problem: Composite) -> ProblemOptimiser:
+    def _with(self, problem: AbstractProblem) -> ProblemOptimiser:
         return eqx.tree_at(lambda o: o.problem, self.optimiser, problem)
 
 
-def _as_given(batch: Batch) -> Any:
+def _as_given(batch: AnyBatch) -> Any:
     """Return a batch as the user writes it."""
+    if isinstance(batch, Batches):
+        return batch.form.pack([_as_given(part) for part in batch.parts])
     if batch.inputs is None and batch.targets is None:
         return None
     return (batch.inputs,) if batch.targets is None else (batch.inputs, batch.targets)

@@ -21,8 +21,8 @@ from .._base.show import grid, is_single, known, number, several, table
 from .._base.tree import all_finite, split, structure
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import check_inputs, check_point, validate
 from .._rows.rows import rows_at
 
@@ -66,7 +66,7 @@ class Distance(eqx.Module):
 
 
 def distance(
-    problem: Composite, params: Params, other: Params | Sequence[Params], batch: Any = None
+    problem: AbstractProblem, params: Params, other: Params | Sequence[Params], batch: Any = None
 ) -> Distance:
     """Return how far apart two sets of parameters are: as functions, in the metric, as numbers.
 
@@ -84,7 +84,7 @@ def distance(
     check_inputs(data)
     if not problem.at(data).has_divergence:
         raise ValueError(
-            f"{type(problem.metric).__name__} is a metric without a divergence: there is no "
+            f"{problem.at(data).without_divergence} is a metric without a divergence: there is no "
             "distance of functions. The quadratic estimate is "
             "pullback(problem, params, batch).norm(v)**2 / 2."
         )
@@ -107,7 +107,7 @@ def distance(
 
 @jit
 def _distance(
-    problem: Composite, params: Params, other: Params, batch: Batch
+    problem: AbstractProblem, params: Params, other: Params, batch: AnyBatch
 ) -> tuple[Scalar, Scalar, Scalar]:
     objective = problem.at(batch)
     rows = rows_at(objective, params)

@@ -33,12 +33,13 @@ from .._base.vector import finite_or_nan
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
 from .._natural.outcome import raise_failure
-from .._problem.batch import Batch
+from .._problem.batch import AnyBatch
 from .._problem.composite import Composite, without_loss
 from .._problem.measure import Weights
+from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import check_point, validate
 from .._rows.block_root import BlockRoot
-from .._rows.rows import Rows, rows_at
+from .._rows.rows import Rows, TermRows, rows_at
 from ..metric import Euclidean
 from ..solver._svd import SVD
 from .noise import noise_of
@@ -206,7 +207,7 @@ def _edge(values: np.ndarray, index: int) -> str:
 
 
 def examine(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -298,24 +299,32 @@ def _points(
     return jnp.concatenate([flat[None], flat[None] + size * offsets])
 
 
-def _plain(problem: Composite, batch: Batch, like: Structure) -> Composite:
+def _plain(problem: AbstractProblem, batch: AnyBatch, like: Structure) -> AbstractObjective:
     """Return the model alone, in the Euclidean geometry of its outputs, absent samples absent."""
-    measure = problem.measure
     objective = problem.at(batch)
-    if objective.has_data:
-        weights = measure.weights(objective.count, like.dtype)
-        measure = Weights((weights > 0).astype(like.dtype))
-    declared = problem.coupled, problem.stateful
-    return Composite(problem.model, lambda z, *_: jnp.zeros(()), Euclidean(), measure, *declared)
+
+    def plain(term):
+        def made(problem):
+            measure = problem.measure
+            if term.has_data:
+                weights = measure.weights(term.count, like.dtype)
+                measure = Weights((weights > 0).astype(like.dtype))
+            declared = problem.coupled, problem.stateful
+            loss = lambda z, *_: jnp.zeros(())
+            return Composite(problem.model, loss, Euclidean(), measure, *declared)
+
+        return made
+
+    return problem.mapped(*map(plain, objective.terms)).unweighted.at(batch)
 
 
 @jit
 def _matrices(
-    problem: Composite, params: Params, batch: Batch, points: Float[Array, "n P"]
+    problem: AbstractProblem, params: Params, batch: AnyBatch, points: Float[Array, "n P"]
 ) -> tuple[Float[Array, "n m P"], Float[Array, "q P"], Float[Array, "q P"], Count]:
     """Return J at the points; at `params` also Â, A and the rank of M."""
     like, carried = structure(params), split(params)[1]
-    plain = _plain(problem, batch, like).at(batch)
+    plain = _plain(problem, batch, like)
 
     def jacobian(flat):
         rows = rows_at(plain, eqx.combine(like.unravel(flat), carried))
@@ -327,7 +336,13 @@ def _matrices(
 
 
 def _metric_rank(rows: Rows) -> Count:
-    """Return the rank of Ŝ on the rows that are present, by sample where M is block diagonal."""
+    """Return the rank of Ŝ on the rows that are present."""
+    found = [_term_rank(term) for term in rows.terms]
+    return found[0] if len(found) == 1 else jnp.sum(jnp.stack(found))
+
+
+def _term_rank(rows: TermRows) -> Count:
+    """Return the rank of Ŝ of one term, by sample where M is block diagonal."""
     like = rows.linear.like
     if isinstance(rows.root, BlockRoot):
         one = structure(jax.tree.map(lambda x: x[0], split(rows.outputs)[0]))
@@ -359,10 +374,10 @@ def _complement(space: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 def _meet(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     other: Params,
-    batch: Batch,
+    batch: AnyBatch,
     j: np.ndarray,
     rtol: float | None,
 ) -> Meeting:

@@ -35,8 +35,8 @@ from .._base.tree import all_finite, split, structure
 from .._base.types import Flat, Params
 from .._compat.xla import jit
 from .._natural.outcome import raise_failure
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import check_batch, validate
 from .._rows.rows import rows_at
 from ..inverse._moore_penrose import MoorePenrose
@@ -141,11 +141,11 @@ class Invariance(eqx.Module):
 class _Pair(eqx.Module):
     """The problem in old and new parameters."""
 
-    problem: Composite
-    twin: Composite
+    problem: AbstractProblem
+    twin: AbstractProblem
     old: Params
     new: Params
-    batch: Batch
+    batch: AnyBatch
     f: AbstractReparametrisation
 
     def outputs(self, params: Params) -> np.ndarray:
@@ -170,14 +170,14 @@ def _add(params: Params, flat: Flat) -> Params:
 
 
 @jit
-def _outputs(problem: Composite, params: Params, batch: Batch) -> Float[Array, " n"]:
+def _outputs(problem: AbstractProblem, params: Params, batch: AnyBatch) -> Float[Array, " n"]:
     z = problem.at(batch).outputs(params)
     return structure(z).ravel(z)
 
 
 @jit
 def _tangents(
-    problem: Composite, params: Params, batch: Batch, vectors: Float[Array, "P k"]
+    problem: AbstractProblem, params: Params, batch: AnyBatch, vectors: Float[Array, "P k"]
 ) -> tuple[Float[Array, "n k"], Float[Array, "m k"]]:
     """Return J v and A v for the columns v of a matrix."""
     rows = rows_at(problem.at(batch), params)
@@ -187,7 +187,7 @@ def _tangents(
 
 
 def check_invariance(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -292,7 +292,9 @@ def _check(reparametrisation: Any, step: Any, halvings: Any, counts: Sequence[in
         )
 
 
-def _pair(problem: Composite, params: Params, data: Batch, f: AbstractReparametrisation) -> _Pair:
+def _pair(
+    problem: AbstractProblem, params: Params, data: AnyBatch, f: AbstractReparametrisation
+) -> _Pair:
     """Return the problem in both parameters; raise if the inverse is not that of f."""
     new = f.inverse(params)
     like = structure(params)
@@ -307,7 +309,9 @@ def _pair(problem: Composite, params: Params, data: Batch, f: AbstractReparametr
     return _Pair(problem, reparametrise(problem, f), back, new, data, f)
 
 
-def _first(method: AbstractMethod, problem: Composite, params: Params, data: Batch) -> np.ndarray:
+def _first(
+    method: AbstractMethod, problem: AbstractProblem, params: Params, data: AnyBatch
+) -> np.ndarray:
     """Return the displacement of a first step."""
     moved, _ = method.displacement(problem, params, data, method.init(problem, params))
     if not np.all(np.isfinite(moved)):
@@ -384,7 +388,12 @@ def _trajectories(
 
 
 def _walk(
-    method: AbstractMethod, problem: Composite, params: Params, batch: Batch, h: float, count: int
+    method: AbstractMethod,
+    problem: AbstractProblem,
+    params: Params,
+    batch: AnyBatch,
+    h: float,
+    count: int,
 ) -> Params:
     """Return the parameters after some steps, each h times the method's own."""
     state = method.init(problem, params)

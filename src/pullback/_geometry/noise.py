@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 from .._base.tree import is_coordinate
 from .._base.types import Params
 from .._compat.xla import jit
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._rows.rows import rows_at
 
 SHIFTS = tuple(1e-3 * k * k / 49 for k in range(8))
@@ -20,11 +20,11 @@ SHIFTS = tuple(1e-3 * k * k / 49 for k in range(8))
 
 
 @jit
-def _unit_rows(problem: Composite, params: Params, batch: Batch) -> Float[Array, "q P"]:
+def _unit_rows(problem: AbstractProblem, params: Params, batch: AnyBatch) -> Float[Array, "q P"]:
     return rows_at(problem.at(batch), params).unit_rows()
 
 
-def noise_of(problem: Composite, params: Params, batch: Batch, dtype: np.dtype) -> float:
+def noise_of(problem: AbstractProblem, params: Params, batch: AnyBatch, dtype: np.dtype) -> float:
     """Return the norm of the rounding in Â, computed in `dtype`; NaN if it cannot be known."""
     longer = jax.config.read("jax_enable_x64") and dtype == np.float32
     other = np.dtype(np.float64 if longer else np.float32)

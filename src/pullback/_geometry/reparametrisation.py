@@ -22,7 +22,7 @@ from .._base.stateful import Stateful
 from .._base.tree import split, structure
 from .._base.types import Params, Scalar, Vector
 from .._compat.xla import jit
-from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
 from .._problem.validate import check_problem
 
 
@@ -334,7 +334,9 @@ class Composition(eqx.Module):
         return self.model(old.params, old.state, *inputs)
 
 
-def reparametrise(problem: Composite, reparametrisation: AbstractReparametrisation) -> Composite:
+def reparametrise(
+    problem: AbstractProblem, reparametrisation: AbstractReparametrisation
+) -> AbstractProblem:
     """Return the same problem in other parameters.
 
     **Arguments:**
@@ -352,5 +354,9 @@ def reparametrise(problem: Composite, reparametrisation: AbstractReparametrisati
         wanted,
         example,
     )
-    model = Composition(problem.model, reparametrisation, problem.stateful)
-    return eqx.tree_at(lambda p: p.model, problem, model)
+
+    def composed(term):
+        model = Composition(term.model, reparametrisation, term.stateful)
+        return eqx.tree_at(lambda p: p.model, term, model)
+
+    return problem.mapped(composed)

@@ -30,8 +30,8 @@ from .._natural.evaluate import Evaluation, evaluate
 from .._natural.factorised import Factorised, factorise
 from .._natural.outcome import raise_failure
 from .._natural.subproblem import Subproblem
-from .._problem.batch import Batch
-from .._problem.composite import Composite, without_loss
+from .._problem.composite import without_loss
+from .._problem.problem import AbstractProblem
 from .._problem.validate import validate
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse
@@ -230,7 +230,9 @@ def _discrete(kernel: TangentKernel, c: OutputCovector, step: Scalar) -> OutputV
     return jax.tree.map(lambda a, b: (a - b) / step.astype(a.dtype), moved, here)
 
 
-def ntk(problem: Composite, params: Params, batch: Any = None, *, at: Any = None) -> TangentKernel:
+def ntk(
+    problem: AbstractProblem, params: Params, batch: Any = None, *, at: Any = None
+) -> TangentKernel:
     """Return the empirical neural tangent kernel JJᵀ: dense, columns, products, discrete version.
 
     **Arguments:**
@@ -245,7 +247,7 @@ def ntk(problem: Composite, params: Params, batch: Any = None, *, at: Any = None
 
 
 def natural_ntk(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -277,8 +279,8 @@ def natural_ntk(
 
 
 def _evaluation(
-    problem: Composite, params: Params, batch: Any, at: Any, strategy: Strategy
-) -> tuple[Evaluation, Batch, Any]:
+    problem: AbstractProblem, params: Params, batch: Any, at: Any, strategy: Strategy
+) -> tuple[Evaluation, Any, Any]:
     """Return the problem at the point with a loss that plays no part, the batch, and `at`."""
     params, data = validate(problem, params, batch)
     objective = problem.at(data)
@@ -286,16 +288,26 @@ def _evaluation(
         raise ValueError("at=... is for models with data; this problem was called without a batch.")
     if not bool(all_finite(params)):
         raise ValueError("params contains a NaN or an infinity.")
-    if objective.has_data and not problem.measure.positive:
-        weights = problem.measure.weights(objective.count, jnp.result_type(float))
-        if not bool(jnp.all(weights > 0)):
+    for term, weight in zip(objective.terms, objective.weights, strict=True):
+        present = True if weight is None else bool(weight > 0)
+        if term.has_data and not term.problem.measure.positive:
+            weights = term.problem.measure.weights(term.count, jnp.result_type(float))
+            present = present and bool(jnp.all(weights > 0))
+        if not present:
             raise ValueError(
-                "samples of weight zero are absent and have no place in a kernel: leave them out "
-                "of the batch."
+                "samples (and terms) of weight zero are absent and have no place in a kernel: "
+                "leave them out of the batch."
             )
     # With a loss at hand a covector is lifted by the root of the metric, not by the likelihood.
     plain = without_loss(problem)
-    watched = None if at is None else validate(problem, params, (at,))[1].inputs
+    watched = None
+    if at is not None:
+        if objective.labels:
+            raise ValueError(
+                "at=... is for a problem of one term: for several, watch the outputs of a Composite "
+                "with pullback.natural_gradient(...).vector."
+            )
+        watched = validate(problem, params, (at,))[1].inputs
     return _evaluate(plain, params, data, strategy), data, watched
 
 
@@ -312,7 +324,8 @@ def _probe(evaluation: Evaluation, factorised: Factorised) -> RESULTS:
     u = jax.random.normal(jax.random.key(0), (rows.shape[1],), rows.dtype)
     r = rows.unit_push(u)
     # No loss: its differential, which is zero here, has not underflowed.
-    where = lambda e: (e.lifted, e.outside, e.rows.objective.problem.loss)
-    probed = eqx.tree_at(where, evaluation, (r, None, None), is_leaf=lambda x: x is None)
+    where = lambda e: (e.lifted, e.outside, *(t.objective.problem.loss for t in e.rows.terms))
+    none = (None,) * (1 + len(evaluation.rows.terms))
+    probed = eqx.tree_at(where, evaluation, (r, *none), is_leaf=lambda x: x is None)
     _, result = Subproblem(probed, factorised, factorised.solve_lifted(r)).judge(True)
     return result

@@ -71,26 +71,6 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     return jax.lax.fori_loop(0, tiles, column, jnp.broadcast_to(zero, (m, m))).T
 
 
-def kernel_block(one: Factors, other: Factors) -> Float[Array, "m k"]:
-    """K between two sets of samples, of the same number of samples, by tiles."""
-    n, q, _ = one.rows.shape
-    tiles = tile_count(n, n * q, one.rows.dtype, max([1, *(d.shape[2] for d in one.d)]))
-    count = -(-n // tiles)
-    take = lambda x, i: jax.lax.dynamic_slice_in_dim(x, i * count, count)
-
-    def put(index, out):
-        i, j = index // tiles, index % tiles
-        mine, others = (
-            jax.tree.map(lambda x, i=i: take(x, i), factors)
-            for factors, i in ((one, i), (other, j))
-        )
-        return jax.lax.dynamic_update_slice(
-            out, _tile(mine, others), (i * count * q, j * count * q)
-        )
-
-    return jax.lax.fori_loop(0, tiles * tiles, put, jnp.zeros((n * q, n * q), one.rows.dtype))
-
-
 def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:
     """The lower triangle of K from A."""
     return kernel(Factors((), (), rows[:, None, :], ()))

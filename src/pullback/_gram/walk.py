@@ -36,6 +36,10 @@ Path: TypeAlias = tuple[int, ...]
 """The place of an equation: its number in the program, then in the program it calls, and so on."""
 
 
+UNUSED = "it is not used"
+"""Why a leaf is free that the program does not use."""
+
+
 class Use(NamedTuple):
     """One product with a leaf, the loops around it, and the parameter that is added to it."""
 
@@ -223,7 +227,7 @@ class _Search:
                 self.free.setdefault(leaf, "it is added")
         for leaf, shape in enumerate(shapes):
             if leaf not in kept and leaf not in folded:
-                self.free.setdefault(leaf, "it has no entries" if 0 in shape else "it is not used")
+                self.free.setdefault(leaf, "it has no entries" if 0 in shape else UNUSED)
         return Walk(program, kept, self.free)
 
     def _settle(

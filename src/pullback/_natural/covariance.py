@@ -50,9 +50,16 @@ def function_at(
 def observations_per_weight(rows: Rows, observations: float | Scalar | None) -> Scalar:
     """Return n/W, how many observations a weight of one stands for."""
     one = jnp.ones((), rows.dtype)
-    if not rows.objective.has_data:
+    if rows.objective.labels:
+        # The Fisher information of independent observations adds: G itself, if L is their sum.
+        raise ValueError(
+            "covariance of several Terms: how many observations a weight stands for differs from "
+            "term to term. Use one Composite, or scale pullback(...).matrix() yourself."
+        )
+    (term,) = rows.terms
+    if not term.objective.has_data:
         return one if observations is None else observations * one
-    measure, count = rows.objective.problem.measure, rows.count
+    measure, count = term.objective.problem.measure, rows.count
     weight = jnp.sum(measure.weights(count, rows.dtype))
     if observations is None:
         return measure.observations(count, rows.dtype) / weight

@@ -21,6 +21,7 @@ from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import check_inputs, check_state
 from .._rows.linearise import Linearisation
 from .._rows.rows import Rows, TermRows, linearise_at, rows_at
+from .._rows.shared import SharedLinearisation
 from .._rows.stacked import StackedLinearisation
 from ..inverse._base import AbstractInverse
 from ..metric._base import AbstractLikelihood
@@ -52,7 +53,7 @@ class Evaluation(eqx.Module):
     """The problem on the batch of the loss."""
     rows: Rows
     """A, on the batch of the metric; Euclidean gauge."""
-    linear: Linearisation | StackedLinearisation
+    linear: Linearisation | StackedLinearisation | SharedLinearisation
     """The model on the batch of the loss."""
     value: Scalar
     losses: PyTree
@@ -238,8 +239,7 @@ def _lift(
     terms = norm(light, axis if by_sample else None).astype(like.dtype) if rows.graded else 0.0
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     outside = jax.tree.map(lambda x, y: jnp.where(rest > noise, x, y), outside, certain)
-    if rows.present is not None:
-        outside = jax.tree.map(lambda x: jnp.where(rows.present, x, 0.0), outside)
+    outside = rows.masked(outside)
     some = norm(like.ravel(outside), axis) > 0
     share = jnp.where(some, fraction(norm(like.ravel(inside), axis), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)

@@ -60,8 +60,8 @@ class NaturalGradient(eqx.Module):
 
     def _losses(self) -> list[tuple[str, str]]:
         """Return the loss, and that of each term with its weight, as lines of a table."""
-        losses = columns("loss of", self.losses)
-        weights = columns("weight", self.weights).values()
+        losses = columns("loss of ", self.losses)
+        weights = columns("", self.weights).values()
         each = [
             (name, f"{number(loss, '.6g')}, weight {number(weight, '.3g')}")
             for (name, loss), weight in zip(losses.items(), weights, strict=True)

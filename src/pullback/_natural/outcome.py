@@ -67,7 +67,7 @@ def outcome(
         (couples, RESULTS.coupled_samples),
         (~_all_admitted(evaluation), RESULTS.bad_targets),
         (~all_finite(differential), RESULTS.nonfinite_loss),
-        (~_is_metric(plain), RESULTS.bad_metric),
+        (~is_metric(plain), RESULTS.bad_metric),
         (~rows.gauge.valid, RESULTS.bad_gauge),
         (~all_finite(evaluation.covector), RESULTS.nonfinite_jacobian),
         (no if damped else _saturated(evaluation), RESULTS.saturated),
@@ -156,7 +156,7 @@ def _left_over(
     return zero & jnp.any(covector != 0)
 
 
-def _is_metric(rows: Rows) -> Array:
+def is_metric(rows: Rows) -> Array:
     """Return whether root and weights are finite; a logarithm of -inf is an absent row."""
 
     def fine(term):

@@ -33,8 +33,8 @@ from .._base.types import (
 )
 from .._base.vector import finite_or_nan
 from .._compat.xla import jit
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import check_inputs, is_traced, validate
 from .._rows.rows import MEMORY, Rows, rows_at
 from ..inverse._base import AbstractInverse
@@ -43,7 +43,7 @@ from ..solver._strategy import Strategy
 from .certificate import tolerance
 from .covariance import covariance_of, function_at, observations_per_weight, unidentifiable, warning
 from .factorised import Factorised, factorise
-from .outcome import mixes_samples, raise_failure
+from .outcome import is_metric, mixes_samples, raise_failure
 
 
 class PullbackMetric(eqx.Module):
@@ -295,7 +295,7 @@ class PullbackMetric(eqx.Module):
 
 
 def pullback(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -322,7 +322,7 @@ def pullback(
     strategy.need_whole("pullback.pullback(...)")
     check_inputs(data)
     rows = rows_at(problem.at(data), params, memory)
-    finite = rows.root.is_finite | ~all_finite(rows.outputs)
+    finite = is_metric(rows) | ~all_finite(rows.outputs)
     if not is_traced(finite) and not bool(finite):
         code: Any = RESULTS.bad_metric
         raise_failure(code, problem, params, data)
@@ -332,7 +332,7 @@ def pullback(
 
 
 @jit
-def _mixes(problem: Composite, params: Params, data: Batch) -> Array:
+def _mixes(problem: AbstractProblem, params: Params, data: AnyBatch) -> Array:
     """Return whether a model whose rows are formed sample by sample mixes samples."""
     objective = problem.at(data)
     return mixes_samples(objective, params, objective.outputs(params))

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._base.tree import structure
 from .._base.types import Params
-from .form import Form
+from .form import Form, about
 
 
 class Batch(NamedTuple):
@@ -66,6 +66,25 @@ def as_batch(batch: Any) -> Any:
     return Batch(batch[0], batch[1] if len(batch) == 2 else None)
 
 
+def as_batches(form: Form, batch: Any) -> Batches:
+    """Return the batches of several terms from a dictionary or a tuple of that form."""
+    if isinstance(batch, Batches):
+        if batch.form != form:
+            raise ValueError(
+                f"the batches are those of the terms {', '.join(batch.form.labels)}; the problem "
+                f"has the terms {', '.join(form.labels)}."
+            )
+        return batch
+    if batch is None:
+        batch = form.pack([None] * form.count)
+    parts = []
+    given = form.unpack(batch, "the batch of Terms", "(inputs, targets)")
+    for label, part in zip(form.labels, given, strict=True):
+        with about(label):
+            parts.append(as_batch(part))
+    return Batches(tuple(parts), form)
+
+
 def sample_count(batch: Batch) -> int | None:
     """Return the number of samples, `None` without data; raise if leading axes disagree."""
     if batch.inputs is None:
@@ -98,8 +117,19 @@ def entries(params: Params, *batches: AnyBatch | None) -> int | None:
 
 def _total(batch: AnyBatch) -> int | None:
     """Return the number of samples of all terms; `None` if one has no data."""
-    counts = [sample_count(part) for part in batch.parts]
+    counts = counts_of(batch)
     return None if None in counts else sum(count or 0 for count in counts)
+
+
+def counts_of(batch: AnyBatch) -> list[int | None]:
+    """Return the number of samples of each term; raise, and name the term, if axes disagree."""
+    if isinstance(batch, Batch):
+        return [sample_count(batch)]
+    counts = []
+    for label, part in zip(batch.form.labels, batch.parts, strict=True):
+        with about(label):
+            counts.append(sample_count(part))
+    return counts
 
 
 def replace_absent(batch: Batch, weights: Float[Array, " N"]) -> Batch:

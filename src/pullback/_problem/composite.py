@@ -23,7 +23,8 @@ from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 from .problem import AbstractObjective, AbstractProblem
-from .spread import everywhere, present, without_axis
+from .problem import without_loss as without_loss
+from .spread import everywhere, is_joint, present, without_axis
 
 
 class Composite(AbstractProblem):
@@ -106,7 +107,6 @@ class Composite(AbstractProblem):
 
     @property
     def axis(self) -> Axis | None:
-        """The devices over which the samples are spread; `None` if all are here."""
         return self.measure.axis
 
     def as_batch(self, batch: Any) -> Batch:
@@ -181,7 +181,7 @@ class Composite(AbstractProblem):
         - `outputs`: the outputs of the batch.
         - `batch`: for its targets.
         """
-        if self._is_joint(outputs, batch):
+        if is_joint(self, outputs, batch):
             return without_axis(self).value(*everywhere(self, outputs, batch))
         return total(self._share(outputs, batch), self.axis)
 
@@ -216,17 +216,10 @@ class Composite(AbstractProblem):
             )
         return self._integral(values)
 
-    def _integral(self, values: Array) -> Scalar:
-        """Return the integral of one number per sample, over the samples that are here."""
-        return self.measure.total(values) if self.axis is None else self.measure.share(values)
-
-    def _is_joint(self, outputs: Outputs, batch: Batch) -> bool:
-        """Return whether the loss is one number for samples that are spread over devices."""
-        if self.axis is None or self.loss is None:
-            return False
-        given = (outputs,) if batch.targets is None else (outputs, batch.targets)
-        values = eqx.filter_eval_shape(lambda *given: jnp.asarray(self.loss(*given)), *given)
-        return values.ndim == 0
+    @property
+    def _integral(self) -> Callable[[Array], Scalar]:
+        """The integral of one number per sample, over the samples that are here."""
+        return self.measure.total if self.axis is None else self.measure.share
 
     def _likelihood(self, outputs: Outputs, batch: Batch) -> Scalar:
         """Return the negative log-likelihood of the metric, averaged."""
@@ -268,7 +261,7 @@ class Composite(AbstractProblem):
         - `outputs`: the outputs of the batch.
         - `batch`: for its targets.
         """
-        if self._is_joint(outputs, batch):
+        if is_joint(self, outputs, batch):
             whole = without_axis(self)
             value, c = whole.value_and_differential(*everywhere(self, outputs, batch))
             return value, own(c, self.axis)
@@ -380,16 +373,6 @@ class Objective(AbstractObjective):
             return jnp.asarray(metric.observe(y, index).divergence(u, z))
 
         return self.problem.measure.total(jax.vmap(one)(arrays, self.indices))
-
-
-def without_loss(problem: AbstractProblem) -> Any:
-    """Return a problem whose loss is zero, for what asks for its geometry alone."""
-    zero = lambda p: eqx.tree_at(lambda p: p.loss, p, _zero, is_leaf=lambda x: x is None)
-    return problem.mapped(zero)
-
-
-def _zero(*_: Any) -> Scalar:
-    return jnp.zeros(())
 
 
 def check_stateful(problem: AbstractProblem, params: Params) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 from .._base.tangent import CotangentVector
 from .._base.types import Params
-from .composite import Composite
+from .problem import AbstractProblem
 from .validate import check_batch, validate
 
 
-def differential(problem: Composite, params: Params, batch: Any = None) -> CotangentVector:
+def differential(problem: AbstractProblem, params: Params, batch: Any = None) -> CotangentVector:
     """Return the differential of the loss at a point: the gradient, as the covector that it is.
 
     **Arguments:**

@@ -4,7 +4,8 @@ Batches, outputs, weights and losses of the terms all have this form. Names are 
 the keys of a dictionary, so that the terms have one order everywhere.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -51,3 +52,14 @@ class Form(NamedTuple):
         if self.names is None:
             return f"({', '.join([entry] * self.count)}{',' * (self.count == 1)})"
         return "{" + ", ".join(f"{name!r}: {entry}" for name in self.names) + "}"
+
+
+@contextlib.contextmanager
+def about(label: str | None) -> Iterator[None]:
+    """Name the term in a `ValueError` about it; `None` is the only one."""
+    try:
+        yield
+    except ValueError as error:
+        if label is None:
+            raise
+        raise ValueError(f"term {label!r}: {error}") from error

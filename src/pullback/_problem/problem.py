@@ -12,6 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .._base.axis import Axis, total
@@ -74,6 +75,12 @@ class AbstractObjective(eqx.Module):
     def has_divergence(self) -> bool:
         """Whether `divergence` is defined: the metrics have one, sample by sample."""
         return all(term.has_divergence for term in self.terms)
+
+    @property
+    def without_divergence(self) -> str:
+        """The names of the metrics without a divergence of single samples, for messages."""
+        lacking = [term.problem.metric for term in self.terms if not term.has_divergence]
+        return ", ".join(dict.fromkeys(type(metric).__name__ for metric in lacking))
 
     def outputs(self, params: Params) -> Outputs:
         """Return the outputs of the model on the batch."""
@@ -185,6 +192,16 @@ class AbstractProblem(eqx.Module):
         - `*functions`: from a `Composite` to a `Composite`; one for all terms, or one for each.
         """
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What to call each term; empty for a problem of one term."""
+        return ()
+
+    @property
+    def unweighted(self) -> Any:
+        """The problem with the weight 1 for each term that is present."""
+        return self
+
     def losses(self, outputs: Outputs, batch: Any) -> Any:
         """Return the loss of each term, by name or by place; `None` for a problem of one term.
 
@@ -199,3 +216,13 @@ class AbstractProblem(eqx.Module):
     def reported_weights(self) -> Any:
         """The weight of each term, by name or by place; `None` for a problem of one term."""
         return None
+
+
+def without_loss(problem: AbstractProblem) -> Any:
+    """Return a problem whose loss is zero, for what asks for its geometry alone."""
+    zero = lambda p: eqx.tree_at(lambda p: p.loss, p, _zero, is_leaf=lambda x: x is None)
+    return problem.mapped(zero)
+
+
+def _zero(*_: Any) -> Scalar:
+    return jnp.zeros(())

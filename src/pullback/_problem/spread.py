@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._base.axis import Axis, anywhere, gathered, place, total
+from .._base.checks import takes
 from .._base.types import Outputs
 from .._compat.devices import Layout
 from .batch import Batch, replace_absent, sample_count
@@ -32,6 +33,17 @@ def without_axis(problem: "Composite") -> "Composite":
     """Return the problem for a batch that is whole again."""
     assert isinstance(problem.measure, Shared)
     return eqx.tree_at(lambda p: p.measure, problem, problem.measure.measure)
+
+
+def is_joint(problem: "Composite", outputs: Outputs, batch: Batch) -> bool:
+    """Return whether the loss is one number for samples that are spread over devices."""
+    loss = problem.loss
+    if problem.axis is None or loss is None:
+        return False
+    given = (outputs,) if batch.targets is None else (outputs, batch.targets)
+    if not takes(loss, *given):
+        return False
+    return eqx.filter_eval_shape(lambda *given: jnp.asarray(loss(*given)), *given).ndim == 0
 
 
 def everywhere(problem: "Composite", outputs: Outputs, batch: Batch) -> tuple[Outputs, Batch]:

@@ -7,7 +7,6 @@ lifted covector. Each term has a model, a loss, a metric, a measure and a number
 own. The weights are data. A term of weight zero is absent: nothing depends on its outputs.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +19,9 @@ from .._base import checks
 from .._base.stateful import Stateful
 from .._base.tree import common_dtype
 from .._base.types import OutputCovector, Outputs, Params, Scalar
-from .batch import Batches, as_batch
+from .batch import Batches, as_batches
 from .composite import Composite, Objective
-from .form import Form
+from .form import Form, about
 from .problem import AbstractObjective, AbstractProblem
 
 EXAMPLE = "Terms(inside=Composite(residual, loss), boundary=Composite(values, loss))"
@@ -114,6 +113,24 @@ class Terms(AbstractProblem):
         """
         return eqx.tree_at(lambda t: t.scales, self, self._scales(weights))
 
+    def reweighed(self, scales: tuple[Scalar, ...]) -> "Terms":
+        """Return the same terms with weights that are arrays already, in the order of the terms.
+
+        **Arguments:**
+
+        - `scales`: one scalar array for each term.
+        """
+        return eqx.tree_at(lambda t: t.scales, self, scales)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.form.labels
+
+    @property
+    def unweighted(self) -> "Terms":
+        ones = tuple((scale > 0).astype(scale.dtype) for scale in self.scales)
+        return eqx.tree_at(lambda t: t.scales, self, ones)
+
     def _scales(self, weights: Any) -> tuple[Scalar, ...]:
         """Return one array for each weight; raise a `ValueError` if one is no weight."""
         if weights is None:
@@ -134,18 +151,7 @@ class Terms(AbstractProblem):
         - `batch`: a dictionary of batches by name, or a tuple of batches for terms without names;
             each as for a `Composite`.
         """
-        if isinstance(batch, Batches):
-            if batch.form != self.form:
-                raise ValueError(f"the batches of {batch.form} were given to terms {self.form}.")
-            return batch
-        if batch is None:
-            batch = self.form.pack([None] * self.form.count)
-        parts = []
-        given = self.form.unpack(batch, "the batch of Terms", "(inputs, targets)")
-        for label, part in zip(self.form.labels, given, strict=True):
-            with about(label):
-                parts.append(as_batch(part))
-        return Batches(tuple(parts), self.form)
+        return as_batches(self.form, batch)
 
     def at(self, batch: Any) -> "TermsObjective":
         batch = self.as_batch(batch)
@@ -240,15 +246,6 @@ class TermsObjective(AbstractObjective):
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
         pairs = zip(self.terms, self.parts(moved), self.parts(outputs), strict=True)
         return _sum(self.weights, [term.divergence(u, z) for term, u, z in pairs])
-
-
-@contextlib.contextmanager
-def about(label: str) -> Iterator[None]:
-    """Name the term in a `ValueError` about it."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"term {label!r}: {error}") from error
 
 
 def scaled(weight: Scalar, tree: PyTree) -> PyTree:

@@ -16,8 +16,8 @@ from .._base.tree import has_half, is_half, refuse_complex, split, structure
 from .._base.types import Outputs, Params
 from .batch import AnyBatch, Batches, sample_count
 from .composite import check_stateful
+from .form import about
 from .problem import AbstractObjective, AbstractProblem
-from .terms import about
 
 
 def is_traced(tree: Any) -> bool:
@@ -111,21 +111,17 @@ def check_inputs(batch: AnyBatch) -> None:
     # Complex targets are data: the loss, which is real, is differentiated in the outputs only.
     labels = batch.form.labels if isinstance(batch, Batches) else (None,)
     for label, part in zip(labels, batch.parts, strict=True):
-        with contextlib.nullcontext() if label is None else about(label):
+        with about(label):
             refuse_complex(part.inputs, "batch inputs")
             sample_count(part)
 
 
 def check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
-    if not objective.labels:
-        return _check_outputs(objective, outputs)
-    for label, term, part in zip(
-        objective.labels, objective.terms, objective.parts(outputs), strict=True
-    ):
+    parts = objective.parts(outputs)
+    for label, term, part in zip(objective.labels or (None,), objective.terms, parts, strict=True):
         with about(label):
             _check_outputs(term, part)
-    return None
 
 
 def _check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:

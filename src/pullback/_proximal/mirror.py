@@ -32,8 +32,8 @@ from .._base.show import settings
 from .._base.tree import split, structure
 from .._base.types import Covector, Flat, Params, Scalar
 from .._compat.xla import jit
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 from .._problem.validate import validate
 from .minimise import minimise
 from .point import Point, ProximalStep, raised
@@ -215,7 +215,7 @@ def _minimum(
 
 
 def mirror_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -244,7 +244,11 @@ def mirror_step(
 
 @jit
 def _mirror(
-    problem: Composite, params: Params, batch: Batch, weight: Scalar, mirror: AbstractMirror
+    problem: AbstractProblem,
+    params: Params,
+    batch: AnyBatch,
+    weight: Scalar,
+    mirror: AbstractMirror,
 ) -> ProximalStep:
     point = Point(problem, params, batch)
     g = jax.grad(point.value)(point.flat) / weight

@@ -9,8 +9,8 @@ from .._base.results import RESULTS, describe, failed, outcome
 from .._base.show import applies, number, several, table
 from .._base.tree import Structure, split, structure
 from .._base.types import Count, Flat, Params, Scalar
-from .._problem.batch import Batch
-from .._problem.composite import Composite, Objective
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import check_batch, is_traced
 
 
@@ -66,11 +66,11 @@ class ProximalStep(eqx.Module):
 class Point(eqx.Module):
     """A problem on a batch, as a function of flat parameters near a point."""
 
-    objective: Objective
+    objective: AbstractObjective
     params: Params
     like: Structure = eqx.field(static=True)
 
-    def __init__(self, problem: Composite, params: Params, batch: Batch):
+    def __init__(self, problem: AbstractProblem, params: Params, batch: AnyBatch):
         check_batch(problem, params, batch)
         self.objective = problem.at(batch)
         self.params = params

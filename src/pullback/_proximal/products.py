@@ -14,11 +14,14 @@ from .._base.tree import split
 from .._base.types import Covector, Params, Vector
 from .._natural.pullback_metric import pullback
 from .._problem.composite import Composite
-from .._problem.validate import check_batch, validate
+from .._problem.problem import AbstractProblem
+from .._problem.validate import check_batch, check_problem, validate
 from ..metric import Euclidean
 
 
-def gauss_newton(problem: Composite, params: Params, vector: Vector, batch: Any = None) -> Covector:
+def gauss_newton(
+    problem: AbstractProblem, params: Params, vector: Vector, batch: Any = None
+) -> Covector:
     """Return JᵀWJ v, W the weights of the measure: Gauss-Newton for half the squared error.
 
     **Arguments:**
@@ -28,19 +31,18 @@ def gauss_newton(problem: Composite, params: Params, vector: Vector, batch: Any 
     - `vector`: v, a vector on the parameters.
     - `batch`: as for `natural_gradient`.
     """
-    plain = Composite(
-        problem.model,
-        lambda z, *_: 0.0,
-        Euclidean(),
-        problem.measure,
-        problem.coupled,
-        problem.stateful,
-    )
-    return pullback(plain, params, batch).flat(vector)
+
+    def plain(term):
+        loss = lambda z, *_: 0.0
+        declared = term.coupled, term.stateful
+        return Composite(term.model, loss, Euclidean(), term.measure, *declared)
+
+    check_problem(problem)
+    return pullback(problem.mapped(plain), params, batch).flat(vector)
 
 
 def generalised_gauss_newton(
-    problem: Composite, params: Params, vector: Vector, batch: Any = None
+    problem: AbstractProblem, params: Params, vector: Vector, batch: Any = None
 ) -> Covector:
     """Return Jᵀ(∇²L)J v, the Hessian of the loss in the outputs, pulled back.
 

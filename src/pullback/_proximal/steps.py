@@ -18,8 +18,9 @@ from .._base.tree import structure
 from .._base.types import Flat, OutputVector, Params, Scalar
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.composite import Objective
+from .._problem.problem import AbstractProblem
 from .._problem.validate import validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
@@ -31,7 +32,7 @@ Divergence = Callable[[Params, Params], Scalar]
 
 
 def proximal_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -61,7 +62,7 @@ def proximal_step(
     params, data = validate(problem, params, batch)
     if divergence is None and not problem.at(data).has_divergence:
         raise ValueError(
-            f"proximal_step: {type(problem.metric).__name__} is a metric without a divergence. "
+            f"proximal_step: {problem.at(data).without_divergence} is a metric without a divergence. "
             "Pass one between parameters, proximal_step(..., divergence=lambda u, params: ...)."
         )
     weight = jnp.asarray(weight, structure(params).dtype)
@@ -69,7 +70,7 @@ def proximal_step(
 
 
 def implicit_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -103,9 +104,9 @@ def half_square(u: Params, params: Params) -> Scalar:
 
 @jit
 def _proximal(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     weight: Scalar,
     divergence: Divergence | None,
     rtol: float | None,
@@ -145,7 +146,7 @@ def _judge(found: Minimum, proximity: Callable[[Flat], Scalar], start: Flat) -> 
 
 
 def linearised_proximal_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -175,9 +176,9 @@ def linearised_proximal_step(
 
 @jit
 def _along(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
-    batch: Batch,
+    batch: AnyBatch,
     step: Flat,
     residual: Scalar,
     result: RESULTS,
@@ -188,7 +189,12 @@ def _along(
 
 
 def damped_newton_step(
-    problem: Composite, params: Params, batch: Any = None, *, weight: ArrayLike, throw: bool = True
+    problem: AbstractProblem,
+    params: Params,
+    batch: Any = None,
+    *,
+    weight: ArrayLike,
+    throw: bool = True,
 ) -> ProximalStep:
     """Return θ - (H + weight · G)⁺ g: loss and divergence to second order. H and G are dense.
 
@@ -207,7 +213,7 @@ def damped_newton_step(
 
 @jit
 def _damped_newton(
-    problem: Composite, params: Params, batch: Batch, weight: Scalar
+    problem: AbstractProblem, params: Params, batch: AnyBatch, weight: Scalar
 ) -> ProximalStep:
     point = Point(problem, params, batch)
     start = point.flat
@@ -229,7 +235,7 @@ def _damped_newton(
 
 
 def output_step(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
@@ -265,7 +271,7 @@ def output_step(
 
 @jit
 def _output(
-    problem: Composite, params: Params, batch: Batch, step: Scalar, max_steps: int
+    problem: AbstractProblem, params: Params, batch: AnyBatch, step: Scalar, max_steps: int
 ) -> ProximalStep:
     point = Point(problem, params, batch)
     z = point.objective.outputs(params)
@@ -289,13 +295,19 @@ def _output(
 
 
 def _ambient(point: Point, z: Any) -> OutputVector:
-    """Return M⁺c, the ambient gradient of the loss at the outputs."""
+    """Return M⁺c, the ambient gradient of the loss at the outputs; the weight of a term cancels."""
     objective = point.objective
+    parts = zip(objective.terms, objective.parts(z), strict=True)
+    return objective.pack(tuple(_ambient_of(term, z, point.like.dtype) for term, z in parts))
+
+
+def _ambient_of(objective: Objective, z: Any, dtype: Any) -> OutputVector:
+    """Return the ambient gradient of one term."""
     problem, metric = objective.problem, objective.problem.metric
     _, c = problem.value_and_differential(z, objective.batch)
     if not objective.has_data:
         return objective.observed.sharp(z, c)
-    weights = problem.measure.weights(objective.count, point.like.dtype)
+    weights = problem.measure.weights(objective.count, dtype)
     if metric.couples_samples:
         return metric.weigh(weights).sharp(z, c)
     arrays, rest = eqx.partition((z, c, objective.batch.targets), eqx.is_array)

@@ -7,7 +7,7 @@ stack, in `stacked.py`, and those that are spread over devices in `shared.py`.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -118,6 +118,11 @@ class Rows(eqx.Module):
         return None
 
     @property
+    def shares(self) -> int:
+        """On how many devices there are rows."""
+        return 1 if self.axis is None else self.axis.size
+
+    @property
     def local(self) -> Any:
         """The rows of this device; these, if they are not spread over several."""
         return self
@@ -159,6 +164,11 @@ class Rows(eqx.Module):
     @abc.abstractmethod
     def with_terms(self, terms: tuple[Any, ...]) -> Any:
         """Return rows made of other rows of the same terms."""
+
+    def split(self, y: Float[Array, " m"]) -> Sequence[Array]:
+        """Return the entries of each term of a vector on the rows."""
+        ends = np.cumsum([term.shape[0] for term in self.terms])
+        return [y] if ends.size == 1 else jnp.split(y, ends[:-1])
 
     # ---- coordinates ----------------------------------------------------------------------------
 

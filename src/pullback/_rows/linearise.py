@@ -34,6 +34,11 @@ class Linearisation(eqx.Module):
     part: Part | None = None
     """The leaves that are parameters, if the tangent map has others too."""
 
+    @property
+    def parts(self) -> "tuple[Linearisation, ...]":
+        """The model of each term: this one."""
+        return (self,)
+
     def pushforward(self, v: Flat) -> OutputVector:
         """J v."""
         tangent = self.params.unravel(v)

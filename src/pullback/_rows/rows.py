@@ -21,6 +21,7 @@ from .._base.tree import coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.form import about
 from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
@@ -72,11 +73,6 @@ class TermRows(Rows):
     @property
     def terms(self) -> "tuple[TermRows, ...]":
         return (self,)
-
-    @property
-    def present(self) -> Array | None:
-        """Whether the weight of the term is positive; `None` if it has none."""
-        return None if self.weight is None else self.weight > 0
 
     # ---- sizes ----------------------------------------------------------------------------------
 
@@ -150,7 +146,8 @@ class TermRows(Rows):
         """Return √ω A, with linear algebra in another dtype."""
         log_scale = self.log_scale.astype(dtype)
         if weight is not None:
-            log_scale = log_scale + jnp.log(weight).astype(dtype) / 2
+            half = jnp.log(jnp.where(weight > 0, weight, 1.0)).astype(dtype) / 2
+            log_scale = jnp.where(weight > 0, log_scale + half, -jnp.inf)
         return replace(self, log_scale=log_scale, weight=weight)
 
     def with_terms(self, terms: "tuple[TermRows, ...]") -> "TermRows":
@@ -164,14 +161,18 @@ class TermRows(Rows):
 
     def unit_pull(self, y: Float[Array, " m"]) -> Flat:
         y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
-        return self._present(self.linear.pull(self.root.unit(y)).astype(self.dtype))
+        return self.masked(self.linear.pull(self.root.unit(y)).astype(self.dtype))
 
     def pull_output(self, c: OutputCovector) -> Flat:
-        return self._present(self.linear.pull(c).astype(self.dtype))
+        return self.masked(self.linear.pull(c).astype(self.dtype))
 
-    def _present(self, g: Flat) -> Flat:
-        """Return a covector, zero if the term is absent: zero times NaN would be NaN."""
-        return g if self.present is None else jnp.where(self.present, g, 0.0)
+    def masked(self, tree: PyTree) -> PyTree:
+        """Return a tree of numbers, zero if the term is absent: zero times NaN would be NaN."""
+        weight = self.weight
+        if weight is None:
+            return tree
+        zero = lambda x: jnp.where(weight > 0, x, 0) if eqx.is_inexact_array(x) else x
+        return jax.tree.map(zero, tree)
 
     # ---- dense blocks ---------------------------------------------------------------------------
 
@@ -337,9 +338,10 @@ def _linearised(objective: AbstractObjective, params: Params) -> tuple[Linearisa
     """Linearise the model of each term, and check the shapes of its outputs."""
     moving, carried = split(params)
     like, parts = structure(params), []
-    for term in objective.terms:
+    for label, term in zip(objective.labels or (None,), objective.terms, strict=True):
         model = lambda p, term=term: term.outputs_and_state(eqx.combine(p, carried))
-        parts.append(linearise(model, moving, like, has_state=True))
+        with about(label):
+            parts.append(linearise(model, moving, like, has_state=True))
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, objective.pack(tuple(part.outputs for part in parts)))
     return tuple(parts)

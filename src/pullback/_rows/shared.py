@@ -38,6 +38,11 @@ class SharedLinearisation(eqx.Module):
     axis: Axis = eqx.field(static=True)
 
     @property
+    def parts(self) -> "tuple[SharedLinearisation, ...]":
+        """The models of several terms."""
+        return tuple(SharedLinearisation(part, self.axis) for part in self.here.parts)
+
+    @property
     def outputs(self) -> Outputs:
         """z, of the samples of this device."""
         return self.here.outputs

@@ -7,7 +7,7 @@ Each term has a linearisation, a root and a number of samples of its own; all ha
 the gauge and the dtype in common.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -150,11 +150,6 @@ class StackedRows(Rows):
     def pull_output(self, c: OutputCovector) -> Flat:
         parts = zip(self.terms, self.objective.parts(c), strict=True)
         return reduce(jnp.add, [term.pull_output(own) for term, own in parts])
-
-    def split(self, y: Float[Array, " m"]) -> Sequence[Array]:
-        """Return the entries of each term of a vector on the rows."""
-        ends = np.cumsum([term.shape[0] for term in self.terms])
-        return jnp.split(y, ends[:-1])
 
     # ---- dense blocks ---------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from .._base.checks import function, positive
 from .._base.show import settings
 from .._base.tree import structure
 from .._base.types import Params, Scalar
-from .._problem.batch import Batch
-from .._problem.composite import Composite
+from .._problem.batch import AnyBatch
+from .._problem.problem import AbstractProblem
 
 
 class AbstractEvent(eqx.Module):
@@ -37,7 +37,9 @@ class AbstractEvent(eqx.Module):
         return settings(self)
 
     @abc.abstractmethod
-    def condition(self, t: Scalar, params: Params, problem: Composite, batch: Batch) -> Array:
+    def condition(
+        self, t: Scalar, params: Params, problem: AbstractProblem, batch: AnyBatch
+    ) -> Array:
         """Return a real number whose fall through zero is the event, or a boolean.
 
         **Arguments:**

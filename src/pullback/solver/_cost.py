@@ -14,11 +14,13 @@ import jax.numpy as jnp
 
 from .._gram.factors import Layout
 from .._gram.flops import operations
+from .._gram.joint import analyse, find
 from .._gram.kernel import tile_count
-from .._gram.structured import analyse, find, program_of, unusable, walk_of
+from .._gram.structured import find as find_term
+from .._gram.structured import program_of, unusable, walk_of
 from .._gram.walk import Walk
 from .._rows.cut import Cut
-from .._rows.rows import Rows
+from .._rows.rows import Rows, TermRows
 from ..inverse._base import AbstractInverse
 
 CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
@@ -50,6 +52,15 @@ class Setting(NamedTuple):
     """How parameters enter the program of a sample, if that is of use."""
     unusable: str | None = None
     """Why it is of no use."""
+    parts: tuple[Any, ...] = ()
+    """The settings of several terms; none for a problem of one term."""
+    labels: tuple[str, ...] = ()
+    """What to call them."""
+
+    @property
+    def terms(self) -> "tuple[Setting, ...]":
+        """The settings of the terms: this one, if there are no others."""
+        return self.parts or (self,)
 
     @property
     def statistics(self) -> int:
@@ -64,6 +75,8 @@ class Setting(NamedTuple):
     @property
     def jacobian(self) -> float:
         """The operations that form A."""
+        if self.parts:
+            return sum(part.jacobian for part in self.parts)
         rows = self.rows // self.count if self.by_sample else self.rows
         return 2 * self.forward * (max(1, min(rows, self.size)) + self.statistics)
 
@@ -82,20 +95,42 @@ class Cost(NamedTuple):
 
 
 def setting_of(rows: Rows) -> tuple[Setting, Rows]:
-    """Return the shapes that decide the cost, and the rows with the program that was walked."""
-    here = analyse(rows.local)
-    rows = here if rows.axis is None else rows.with_terms(here.terms)
+    """Return the shapes that decide the cost, and the rows with the programs that were walked."""
+    rows = analyse(rows)
+    found = find(rows)
+    duals = [None] * len(rows.terms) if found is None else found.parts
+    parts = tuple(
+        _term(term, dual, rows.shares) for term, dual in zip(rows.terms, duals, strict=True)
+    )
+    if len(parts) == 1:
+        return parts[0], rows
+    reasons = zip(rows.objective.labels, parts, strict=True)
+    others = [f"term {label!r}: {x.unusable}" for label, x in reasons if x.unusable is not None]
+    if others:
+        # Without a program of every term there is no kernel from the layers of any.
+        parts = tuple(part._replace(walk=None, unusable=others[0]) for part in parts)
     m, size = rows.shape
-    walked = walk_of(here)
-    if walked is None:
-        forward = float(operations(program_of(here))) * (rows.count // here.count)
-    else:
-        forward = float(operations(walked.program)) * rows.count
+    forward = sum(part.forward for part in parts)
     setting = Setting(
-        m, size, rows.count, rows.dtype, forward, find(here), find(here, single=True),
-        rows.by_sample, here.cut if isinstance(here.cut, Cut) else None, walked, unusable(here),
+        m, size, rows.count, rows.dtype, forward, by_sample=rows.by_sample, parts=parts,
+        labels=rows.objective.labels,
     )  # fmt: skip
     return setting, rows
+
+
+def _term(rows: TermRows, dual: Layout | None, shares: int) -> Setting:
+    """Return the shapes of one term, whose samples are spread over as many devices."""
+    m, size = rows.shape
+    m, count = m * shares, rows.count * shares
+    walked = walk_of(rows)
+    if walked is None:
+        forward = float(operations(program_of(rows))) * shares
+    else:
+        forward = float(operations(walked.program)) * count
+    return Setting(
+        m, size, count, rows.dtype, forward, dual, find_term(rows, single=True),
+        rows.by_sample, rows.cut if isinstance(rows.cut, Cut) else None, walked, unusable(rows),
+    )  # fmt: skip
 
 
 def svd_cost(setting: Setting) -> Cost:
@@ -108,34 +143,48 @@ def svd_cost(setting: Setting) -> Cost:
 
 def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> Cost:
     """Return the cost of K and its factors."""
-    m, n = setting.rows, setting.count
-    q = m // n
+    m = setting.rows
     solve, copies = _factorisation(m, inverse)
-    if not structured or setting.dual is None:
+    if not structured or any(term.dual is None for term in setting.terms):
         flops = (
             setting.jacobian
             + (1 + 1 / tile_count(m, m, setting.dtype)) * m * m * setting.size
             + solve
         )
         return Cost(flops, (2.2 * m * setting.size + copies * m * m) * setting.item)
-    plan = setting.dual
-    pairs, held, widest = 0.0, 0.0, 1
-    for group in plan.factors:
-        t, (i, o) = group.positions, group.order.shape
-        pairs += n * n * t * t * ((0 if group.codes else i) + q * q * o)
-        held += n * t * ((1 if group.codes else i) + q * o)
-        widest = max(widest, t)
-    rows = plan.row_size
+    pairs, held, widest, kept = _of_factors(setting)
+    rows = setting.size - kept
     pairs += 1.0 * m * m * rows
-    memory = copies * m * m + held + 2 * m * rows + setting.statistics * setting.size
-    pulls = (q + 2 * setting.statistics) * setting.forward + 2.0 * m * setting.statistics * rows
-    flops = (1 + 1 / tile_count(n, m, setting.dtype, widest)) * pairs + pulls + solve
-    return Cost(
-        flops,
-        memory * setting.item,
-        structured=bool(plan.factors),
-        remark=_remark(bool(plan.factors)),
+    statistics = sum(term.statistics for term in setting.terms)
+    memory = copies * m * m + held + 2 * m * rows + statistics * setting.size
+    pulls = sum(
+        (term.rows // term.count + 2 * term.statistics) * term.forward
+        + 2.0 * term.rows * term.statistics * rows
+        for term in setting.terms
     )
+    flops = (1 + 1 / tile_count(setting.count, m, setting.dtype, widest)) * pairs + pulls + solve
+    return Cost(flops, memory * setting.item, structured=kept > 0, remark=_remark(kept > 0))
+
+
+def _of_factors(setting: Setting) -> tuple[float, float, int, int]:
+    """Return operations and numbers of the factors of all terms, the most positions, and how many
+    parameters they stand for.
+    """
+    held, widest, sizes = 0.0, 1, {}
+    places: dict[int, float] = {}
+    outputs: dict[int, float] = {}
+    for term in setting.terms:
+        assert term.dual is not None
+        n, q = term.count, term.rows // term.count
+        for group in term.dual.factors:
+            t, (i, o) = group.positions, group.order.shape
+            places[group.leaf] = places.get(group.leaf, 0.0) + n * t
+            outputs[group.leaf] = outputs.get(group.leaf, 0.0) + n * q * t
+            sizes[group.leaf] = (0 if group.codes else i, o, group.order.size)
+            held += n * t * ((1 if group.codes else i) + q * o)
+            widest = max(widest, t)
+    pairs = sum(places[leaf] ** 2 * i + outputs[leaf] ** 2 * o for leaf, (i, o, _) in sizes.items())
+    return pairs, held, widest, sum(size for _, _, size in sizes.values())
 
 
 def primal_cost(
@@ -145,17 +194,24 @@ def primal_cost(
     size = setting.size
     solve, copies = _factorisation(size, inverse)
     memory = copies * size * size * setting.item + workspace
-    if not structured or setting.primal is None:
+    used = structured and any(term.primal is not None for term in setting.terms)
+    if not used:
         return Cost(setting.jacobian + 2.0 * setting.rows * size * size + solve, memory)
-    q = setting.rows // setting.count
-    plan = setting.primal
+    flops = sum(_primal_term(term, size) for term in setting.terms)
+    whole = all(term.primal is not None for term in setting.terms)
+    return Cost(flops + solve, memory, structured=whole, remark=_remark(whole))
+
+
+def _primal_term(term: Setting, size: int) -> float:
+    """Return the operations of the part of G of one term."""
+    if term.primal is None:
+        return term.jacobian + 2.0 * term.rows * size * size
     # Leaves kept as rows are contracted over outputs at full price.
     flops = (
-        1.0 * setting.count * size * size
-        + 2.0 * (setting.rows - setting.count) * plan.row_size * size
+        1.0 * term.count * size * size
+        + 2.0 * (term.rows - term.count) * term.primal.row_size * size
     )
-    pulls = (q + 2 * setting.statistics) * setting.forward
-    return Cost(flops + pulls + solve, memory, structured=True, remark=_remark(True))
+    return flops + (term.rows // term.count + 2 * term.statistics) * term.forward
 
 
 def krylov_cost(setting: Setting) -> Cost:

@@ -7,19 +7,17 @@ Metrics that saturate: if \(\hat K = \hat A\hat A^\top\) has full rank the weigh
 \hat A^\top \hat K^{-1} \hat r\), and \(\hat K\) is what is factorised.
 """
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._base.axis import around
+from .._base.axis import Axis, around
 from .._base.types import Flat
 from .._base.vector import norm
-from .._gram.factors import Factors
-from .._gram.kernel import kernel, kernel_block, kernel_of_rows, product
-from .._gram.structured import find, structured_factors, structured_rows
+from .._gram.across import as_factors, joint_block, joint_kernel, joint_product
+from .._gram.joint import JointFactors, find, joint_factors, joint_rows
+from .._gram.kernel import kernel_of_rows
 from .._rows.rows import Rows
 from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
@@ -45,33 +43,32 @@ class ScaledRows(eqx.Module):
     """diag(scale) Â, in factors if the model's structure allows it, otherwise dense."""
 
     rows: Rows
-    factors: Factors | None
+    factors: JointFactors | None
     scale: Float[Array, " m"]
 
     def __call__(self) -> Float[Array, "m m"]:
         """Return K, lower triangle."""
         if self.rows.axis is not None:
-            return self._over_devices()
+            return self._over_devices(self.rows.axis)
         if self.factors is not None:
-            return kernel(self.factors)
+            return joint_kernel(self.factors)
         assert self.rows.dense is not None
         return self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
 
-    def _over_devices(self) -> Float[Array, "m m"]:
+    def _over_devices(self, axis: Axis) -> Float[Array, "m m"]:
         """Return K: each device makes its rows of it, and sends them to all."""
         factors = self.factors
         if factors is None:
             assert self.rows.dense is not None
-            scaled = self.rows.own(self.scale)[:, None] * self.rows.dense
-            factors = Factors((), (), scaled[:, None, :], ())
-        block = partial(kernel_block, factors)
-        return self.rows.gathered(around(factors, block, self.rows.axis))
+            factors = as_factors(self.rows.own(self.scale)[:, None] * self.rows.dense)
+        mine = factors
+        return self.rows.gathered(around(mine, lambda other: joint_block(mine, other), axis))
 
     def product(self, y: Array) -> Array:
         """Return K y."""
         if self.factors is None or self.rows.axis is not None:
             return self.mv(self.rmv(y))
-        return product(self.factors, y)
+        return joint_product(self.factors, y)
 
     def mv(self, eta: Flat) -> Array:
         """Return diag(scale) Â η."""
@@ -307,13 +304,12 @@ class Dual(AbstractSolver):
 
     def _scaled(self, rows: Rows):
         """Return scale ↦ diag(scale) Â."""
-        here = rows.local
-        found = find(here) if self.structured else None
-        if found is not None and found.factors:
-            factors = lambda scale: structured_factors(here, found, rows.own(scale))
+        here, found = rows.local, find(rows) if self.structured else None
+        if found is not None and found.groups:
+            factors = lambda scale: joint_factors(here, found, rows.own(scale))
             return lambda scale: ScaledRows(rows, factors(scale), scale)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
-        dense = here.unit_rows() if found is None else structured_rows(here, found)
+        dense = here.unit_rows() if found is None else joint_rows(here, found)
         formed = rows.formed(dense, None if found is None else found.order)
         return lambda scale: ScaledRows(formed, None, scale)

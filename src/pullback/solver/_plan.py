@@ -161,7 +161,6 @@ def plan(
     }
     candidates[chosen.name] = chosen
     routes = tuple(_route(solver, setting, inverse, limit) for solver in candidates.values())
-    layout = setting.primal if isinstance(chosen, Primal) else setting.dual
     return Plan(
         shape=(setting.rows, setting.size),
         samples=setting.count,
@@ -172,7 +171,7 @@ def plan(
         reason=reason,
         fits=next(route.fits for route in routes if route.solver == chosen.name),
         memory=limit,
-        leaves=_leaves(setting, layout, params),
+        leaves=_leaves(setting, isinstance(chosen, Primal), params),
     )
 
 
@@ -191,12 +190,26 @@ def _route(
     return Route(solver.name, cost.flops, cost.memory, cost.structured, fits, cost.remark)
 
 
-def _leaves(setting: Setting, found: Layout | None, params: Params) -> tuple[tuple[str, str], ...]:
-    """Return how each leaf is kept, and why."""
+def _leaves(setting: Setting, primal: bool, params: Params) -> tuple[tuple[str, str], ...]:
+    """Return how each leaf is kept, and why, in each term where that differs."""
     paths = jax.tree_util.tree_leaves_with_path(split(params)[0])
     names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
+    each = [_kept(term, term.primal if primal else term.dual, names) for term in setting.terms]
+    if len(each) == 1:
+        return tuple(zip(names, each[0], strict=True))
+
+    def together(found: tuple[str, ...]) -> str:
+        if len(set(found)) == 1:
+            return found[0]
+        return "; ".join(f"{x}: {how}" for x, how in zip(setting.labels, found, strict=True))
+
+    return tuple(zip(names, map(together, zip(*each, strict=True)), strict=True))
+
+
+def _kept(setting: Setting, found: Layout | None, names: list[str]) -> tuple[str, ...]:
+    """Return how each leaf is kept in one term, and why."""
     if found is None:
-        return tuple((name, f"generic: {_generic(setting, k)}") for k, name in enumerate(names))
+        return tuple(f"generic: {_generic(setting, k)}" for k in range(len(names)))
     how = {}
     for leaf in found.free:
         reason = found.walk.free.get(leaf, "cheaper")
@@ -210,7 +223,7 @@ def _leaves(setting: Setting, found: Layout | None, params: Params) -> tuple[tup
         how[group.leaf] = f"factors {group.order.shape[0]} x {group.order.shape[1]}{positions}"
         if (shift := group.uses[0].shift) is not None:
             how[shift.leaf] = f"with {names[group.leaf]}"
-    return tuple((name, how[leaf]) for leaf, name in enumerate(names))
+    return tuple(how[leaf] for leaf in range(len(names)))
 
 
 def _generic(setting: Setting, leaf: int) -> str:

@@ -18,7 +18,7 @@ parameters one that approximates \((G + λ)^{-1/2}\), on rows one that approxima
 import abc
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -26,14 +26,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._base.axis import Axis, gathered, own
 from .._base.checks import positive
 from .._base.show import settings
 from .._base.types import Flat, Scalar
 from .._base.vector import finite_or_nan
-from .._gram.factors import Factors
+from .._gram import joint
+from .._gram.joint import Joint, JointFactors, joint_factors, per_term
 from .._gram.kernel import diagonal_blocks
 from .._gram.structured import find, structured_factors
-from .._rows.rows import Rows, scatter
+from .._rows.rows import Rows, TermRows, scatter
 
 
 class AbstractPreconditioner(eqx.Module):
@@ -60,18 +62,20 @@ class Diagonal(AbstractPreconditioner):
     """The diagonal of the metric."""
 
     def build(self, rows, damping):
-        here = rows.local
-        plan = find(here, single=True)
+        return DiagonalScaling(rows.summed(per_term(rows, self._term)) + damping)
+
+    def _term(self, rows: TermRows) -> Flat:
+        """Return the diagonal of the metric of one term."""
+        plan = find(rows, single=True)
         if plan is None:
-            values = rows.sum_blocks(lambda block: jnp.sum(block**2, axis=0))
-            return DiagonalScaling(values + damping)
-        factors = structured_factors(here, plan, here.scale)
+            return rows.sum_blocks(lambda block: jnp.sum(block**2, axis=0))
+        factors = structured_factors(rows, plan, rows.scale)
         blocks = [
             jnp.einsum("nti,nqto->io", x**2, d**2).ravel()
             for x, d in zip(factors.x, factors.d, strict=True)
         ]
-        values = rows.summed(jnp.concatenate([*blocks, jnp.sum(factors.rows**2, axis=(0, 1))]))
-        return DiagonalScaling(scatter(values, plan.order) + damping)
+        values = jnp.concatenate([*blocks, jnp.sum(factors.rows**2, axis=(0, 1))])
+        return scatter(values, plan.order)
 
 
 class Kronecker(AbstractPreconditioner):
@@ -81,13 +85,12 @@ class Kronecker(AbstractPreconditioner):
     """
 
     def build(self, rows, damping):
-        here = rows.local
-        plan = find(here, single=True)
-        if plan is None:
+        plan = joint.find(rows, single=True)
+        if plan is None or not plan.groups:
             return Diagonal().build(rows, damping)
-        factors = structured_factors(here, plan, here.scale)
-        rest = rows.summed(jnp.sum(factors.rows**2, axis=(0, 1)))
-        return _kronecker(factors, rest, plan.order, damping, rows)
+        factors = joint_factors(rows.local, plan, rows.local.scale)
+        rest = sum(jnp.sum(part.rows**2, axis=(0, 1)) for part in factors.parts)
+        return _kronecker(factors, rows.summed(jnp.asarray(rest)), plan, damping, rows)
 
 
 class SampleBlocks(AbstractPreconditioner):
@@ -96,13 +99,17 @@ class SampleBlocks(AbstractPreconditioner):
     on_rows: ClassVar[bool] = True
 
     def build(self, rows, damping):
-        here = rows.local
-        plan = find(here)
+        found = tuple(self._term(term, damping) for term in rows.terms)
+        here = found[0] if len(found) == 1 else StackedInverse(found)
+        return here if rows.axis is None else SharedInverse(here, rows.axis)
+
+    def _term(self, rows: TermRows, damping: Scalar) -> "BlockInverse":
+        """Return the action on the rows of one term."""
+        plan = find(rows)
         if plan is None:
             blocks = rows.sample_blocks(lambda block: block @ block.T)
         else:
-            found = diagonal_blocks(structured_factors(here, plan, here.scale))
-            blocks = rows.gathered(found)
+            blocks = diagonal_blocks(structured_factors(rows, plan, rows.scale))
         # Positive beyond rounding: a preconditioner may be a little off.
         trace = jnp.trace(blocks, axis1=1, axis2=2)
         shift = damping + jnp.finfo(blocks.dtype).eps * blocks.shape[1] * trace
@@ -205,6 +212,27 @@ class LowRankInverse(eqx.Module):
         return y + self.vectors @ ((self.ratio - 1) * (self.vectors.T @ y))
 
 
+class StackedInverse(eqx.Module):
+    """One action for the rows of each of several terms."""
+
+    parts: tuple["BlockInverse", ...]
+
+    def __call__(self, y: Array) -> Array:
+        sizes = [math.prod(part.roots.shape[:2]) for part in self.parts]
+        own = jnp.split(y, np.cumsum(sizes)[:-1])
+        return jnp.concatenate([part(x) for part, x in zip(self.parts, own, strict=True)])
+
+
+class SharedInverse(eqx.Module):
+    """An action on the rows of this device, on the rows of all."""
+
+    here: Any
+    axis: Axis = eqx.field(static=True)
+
+    def __call__(self, y: Array) -> Array:
+        return gathered(self.here(own(y, self.axis)), self.axis)
+
+
 class BlockInverse(eqx.Module):
     """WᵀW for each block, W the inverse of its Cholesky factor."""
 
@@ -217,18 +245,22 @@ class BlockInverse(eqx.Module):
 
 
 def _kronecker(
-    factors: Factors, rest: Array, order: np.ndarray, damping: Scalar, rows: Rows
+    factors: JointFactors, rest: Array, plan: Joint, damping: Scalar, rows: Rows
 ) -> KroneckerScaling:
     left, right, scales = [], [], []
-    for x, d in zip(factors.x, factors.d, strict=True):
-        a, u = jnp.linalg.eigh(rows.summed(jnp.einsum("nti,ntj->ij", x, x)) / rows.count)
-        b, w = jnp.linalg.eigh(rows.summed(jnp.einsum("nqto,nqtp->op", d, d)))
+    for group in plan.groups:
+        users = [(x, d) for _, x, d, _ in factors.of(group.leaf)]
+        count = sum(x.shape[0] for x, _ in users)
+        inner = sum(jnp.einsum("nti,ntj->ij", x, x) for x, _ in users)
+        outer = sum(jnp.einsum("nqto,nqtp->op", d, d) for _, d in users)
+        a, u = jnp.linalg.eigh(rows.summed(jnp.asarray(inner)) / (count * rows.shares))
+        b, w = jnp.linalg.eigh(rows.summed(jnp.asarray(outer)))
         left.append(u)
         right.append(w)
         values = jnp.maximum(a, 0.0)[:, None] * jnp.maximum(b, 0.0)[None, :]
         scales.append(1 / jnp.sqrt(values + damping))
     return KroneckerScaling(
-        tuple(left), tuple(right), tuple(scales), 1 / jnp.sqrt(rest + damping), order
+        tuple(left), tuple(right), tuple(scales), 1 / jnp.sqrt(rest + damping), plan.order
     )
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base.vector import norm
+from .._gram.joint import per_term
 from .._gram.structured import WORKSPACE, find, structured_metric
-from .._rows.rows import MEMORY, Rows, scatter
+from .._rows.rows import MEMORY, Rows, TermRows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
 from ._redamped import without
@@ -195,18 +196,28 @@ class Primal(AbstractSolver):
 
     def _metric(self, rows: Rows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
-        found = find(rows.local, single=True) if self.structured else None
+        if not self.structured:
+            return rows.gram(), None
+        first, *others = rows.terms
+        if others:
+            return dense_metric(rows), None
+        found = find(first, single=True)
         if found is None:
             return rows.gram(), None
-        return rows.summed(structured_metric(rows.local, found)), found.order
+        return rows.summed(structured_metric(first, found)), found.order
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
     """Return G, from factors of the layers where the model is understood, in the flat order."""
-    found = find(rows.local, single=True)
+    return rows.summed(per_term(rows, _dense_metric))
+
+
+def _dense_metric(rows: TermRows) -> Float[Array, "P P"]:
+    """Return the part of G of one term."""
+    found = find(rows, single=True)
     if found is None:
         return rows.gram()
-    lower = jnp.tril(rows.summed(structured_metric(rows.local, found)))
+    lower = jnp.tril(structured_metric(rows, found))
     matrix = lower + jnp.tril(lower, -1).T
     place = np.argsort(found.order)
     return matrix[place][:, place]

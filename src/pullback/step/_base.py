@@ -15,7 +15,7 @@ from jaxtyping import Array
 from .._base.show import facts, settings, several
 from .._base.types import Count, Flat, Scalar
 from .._natural.subproblem import Curve, Subproblem
-from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
 from ..inverse._base import AbstractInverse
 
 
@@ -91,7 +91,7 @@ class AbstractStep(eqx.Module):
     def __repr__(self) -> str:
         return settings(self, first=True)
 
-    def check(self, problem: Composite, inverse: AbstractInverse) -> None:
+    def check(self, problem: AbstractProblem, inverse: AbstractInverse) -> None:
         """Raise a `ValueError`, when things are built, for what this rule cannot work with.
 
         **Arguments:**

@@ -108,8 +108,9 @@ class TrustRegion(AbstractStep):
         self.adapt = adapt
 
     def check(self, problem, inverse):
-        metric = problem.metric
-        if not metric.has_divergence or metric.couples_samples:
+        for metric in (term.metric for term in problem.terms):
+            if metric.has_divergence and not metric.couples_samples:
+                continue
             lacks = "has none" if not metric.has_divergence else "has none of single samples"
             raise ValueError(
                 "step=TrustRegion() measures steps in the divergence of the metric, and "

@@ -10,11 +10,11 @@ from jaxtyping import PRNGKeyArray
 from .._base.types import Params
 from .._geometry.invariance import Invariance, check_invariance
 from .._geometry.reparametrisation import random_reparametrisation
-from .._problem.composite import Composite
+from .._problem.problem import AbstractProblem
 
 
 def assert_invariant(
-    problem: Composite,
+    problem: AbstractProblem,
     params: Params,
     batch: Any = None,
     *,
