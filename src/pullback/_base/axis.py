@@ -38,6 +38,8 @@ def largest(x: Array, axis: Axis | None) -> Array:
     """Return the maximum over devices; a NaN of one of them remains."""
     if axis is None:
         return x
+    # A scale, or a bound: nobody differentiates it, and JAX cannot.
+    x = jax.lax.stop_gradient(x)
     found = jax.lax.pmax(jnp.where(jnp.isnan(x), -jnp.inf, x), axis.names)
     return jnp.where(anywhere(jnp.isnan(x), axis), jnp.nan, found)
 

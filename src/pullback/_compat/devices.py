@@ -82,13 +82,15 @@ def put(tree: PyTree, layout: Layout, spec: PartitionSpec) -> PyTree:
     def move(x):
         if not eqx.is_array(x):
             return x
+        # Where the sharding is part of the type, it must be the one that the map declares.
+        first = [name for entry in spec for name in entry]
+        other = explicit and (axes_of(x), axes_of(x, 0)) != (tuple(first), tuple(first))
+        # Inside of a `jit` a mesh has no devices.
+        if isinstance(x, jax.core.Tracer) or isinstance(layout.mesh, AbstractMesh):
+            return jax.sharding.reshard(x, target) if other else x
         found = sharding_of(x)
-        if isinstance(x, jax.core.Tracer):
-            moved = explicit and found is not None and found.spec != spec
-            return jax.sharding.reshard(x, target) if moved else x
         elsewhere = x.committed if found is None else found.mesh != layout.mesh
-        moved = elsewhere or (explicit and found is not None and found.spec != spec)
-        return jax.device_put(x, target) if moved else x
+        return jax.device_put(x, target) if other or elsewhere else x
 
     return jax.tree.map(move, tree)
 
