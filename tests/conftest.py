@@ -48,6 +48,7 @@ THINNED = {
     "test_cut": 6,
     "test_depth": 2,
     "test_derivative": 18,
+    "test_the_answer_of_one_device": 180,
     "test_every_metric_agrees": 4,
     "test_examples": 6,
     "test_fields": 2,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .axis import Axis, largest, total
 from .types import Scalar
 
 TOGETHER = 8
@@ -15,13 +16,13 @@ FEW = 2**16
 """The entries up to which a matrix is in the cache anyway."""
 
 
-def norm(x: Array) -> Scalar:
-    """Return ‖x‖; the squares of its entries may overflow."""
-    top = jnp.max(jnp.abs(x), initial=0.0)
+def norm(x: Array, axis: Axis | None = None) -> Scalar:
+    """Return ‖x‖, also if x is spread over devices; the squares of its entries may overflow."""
+    top = largest(jnp.max(jnp.abs(x), initial=0.0), axis)
     # Not the smallest number: its reciprocal, which a compiler may take, overflows.
     unit = jnp.where(top > 0, top, 1.0)
     scaled = x / unit
-    return unit * jnp.sqrt(jnp.sum(scaled * scaled))
+    return unit * jnp.sqrt(total(jnp.sum(scaled * scaled), axis))
 
 
 def norms(*xs: Array) -> Array:

@@ -9,6 +9,7 @@ the batch) or was rejected returns the parameters that it was given, and the rec
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -23,13 +24,16 @@ from .._base.show import table
 from .._base.stateful import covector_at, is_spoilt, renewed
 from .._base.tree import all_finite, as_data, cast_like, has_half, structure
 from .._base.types import Count, Covector, Flat, Params, Scalar
+from .._compat.devices import Layout, shared
 from .._compat.xla import jit
 from .._natural.effort import EFFORTS, effort
 from .._natural.outcome import RETRIED, retried
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
 from .._problem.batch import AnyBatch
+from .._problem.layout import find_layout
 from .._problem.problem import AbstractProblem
+from .._problem.spread import spread
 from .._problem.validate import (
     check_point,
     check_problem,
@@ -202,7 +206,8 @@ class NaturalGradientDescent(HasLoss):
         _, point, _, data, other, *_ = arguments
         with half_explained(params):
             made = 0 if traced else int(state.count)
-            run = _jitted[None if traced else effort(self.problem, point, data, other, steps=made)]
+            level = None if traced else effort(self.problem, point, data, other, steps=made)
+            run, arguments = _program(level, arguments)
             moved, new, record = run(*arguments, careful=traced)
         if not traced and retried(record.result):
             moved, new, record = run(*arguments, careful=True)
@@ -221,7 +226,8 @@ class NaturalGradientDescent(HasLoss):
         """
         arguments = self._arguments(params, state, batch, None, None)
         with half_explained(params):
-            moved, new, record = _jitted[None](*arguments, careful=False)
+            run, arguments = _program(None, arguments)
+            moved, new, record = run(*arguments, careful=False)
         return cast_like(moved, params), new, record, among(record.result, RETRIED)
 
     def as_data(self) -> "NaturalGradientDescent":
@@ -305,7 +311,46 @@ def _step(
     return new_params, new_state, record
 
 
+def _shared_step(
+    layout: Layout,
+    opt: NaturalGradientDescent,
+    params: Params,
+    state: DescentState,
+    batch: AnyBatch,
+    metric_batch: AnyBatch | None,
+    gradient: Covector | None,
+    short: Params | None,
+    careful: bool,
+) -> tuple[Params, DescentState, Record]:
+    """Return what `_step` returns, for samples that are spread over devices."""
+
+    def one(common, samples):
+        opt, params, state, gradient, short = common
+        batch, metric_batch = samples
+        opt = eqx.tree_at(lambda o: o.problem, opt, spread(opt.problem, layout))
+        return _step(opt, params, state, batch, metric_batch, gradient, short, careful), None
+
+    common = (opt, params, state, gradient, short)
+    return shared(layout, one, common, (batch, metric_batch))[0]
+
+
 _jitted = {level: jit(_step, level) for level in EFFORTS}
+_shared = {level: jit(_shared_step, level) for level in EFFORTS}
+
+
+def _program(level: int | None, arguments: tuple[Any, ...]) -> tuple[Callable, tuple[Any, ...]]:
+    """Return the program for the devices on which the samples are, and its arguments there."""
+    opt, params, state, data, other, gradient, short = arguments
+    # The metric of earlier steps belongs to no sample.
+    separable = opt.metric_memory is None
+    common = (opt, params, state, gradient, short)
+    layout, (common, (data, other)) = find_layout(
+        opt.problem, params, (data, other), common, separable
+    )
+    if layout is None:
+        return _jitted[level], arguments
+    opt, params, state, gradient, short = common
+    return partial(_shared[level], layout), (opt, params, state, data, other, gradient, short)
 
 
 def _record(

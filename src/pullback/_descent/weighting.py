@@ -47,7 +47,8 @@ def next_weights(rule: Any, evaluation: Evaluation) -> tuple[Scalar, ...]:
     norms = [_unweighted(norm(part.pull(c)), weight) for part, c, weight in slopes]
     squares = lambda rows: jnp.sum(rows * rows)
     terms = zip(evaluation.rows.terms, weights, strict=True)
-    traces = [_unweighted(term.sum_blocks(squares), weight) for term, weight in terms]
+    summed = evaluation.rows.summed
+    traces = [_unweighted(summed(term.sum_blocks(squares)), weight) for term, weight in terms]
     pack = problem.form.pack
     found = rule(evaluation.losses, pack(norms), pack(traces), problem.weights)
     return _checked(problem, found)

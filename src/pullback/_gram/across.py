@@ -33,6 +33,19 @@ def joint_kernel(factors: JointFactors) -> Float[Array, "m m"]:
     return out
 
 
+def joint_block(one: JointFactors, other: JointFactors) -> Float[Array, "m l"]:
+    """K between two sets of samples of the same terms: those of two devices, say."""
+    terms = range(len(one.parts))
+    return jnp.block(
+        [[_cross(_shared(one, k, j), _shared(other, j, k)) for j in terms] for k in terms]
+    )
+
+
+def as_factors(rows: Float[Array, "m P"]) -> JointFactors:
+    """Rows of A that have no factors, in the form of those that have."""
+    return JointFactors((Factors((), (), rows[:, None, :], ()),), ((),))
+
+
 def _shared(factors: JointFactors, k: int, j: int) -> Factors:
     """Return the factors of term k, those of leaves only that term j has, too."""
     mine, other, part = factors.leaves[k], factors.leaves[j], factors.parts[k]

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from .._base.axis import anywhere, largest, smallest
 from .._base.show import number
 from .._base.tree import split
 from .._base.types import Flat, OutputCovector, Params, Scalar
@@ -20,6 +21,7 @@ from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import check_inputs, check_state
 from .._rows.linearise import Linearisation
 from .._rows.rows import Rows, TermRows, linearise_at, rows_at
+from .._rows.shared import SharedLinearisation
 from .._rows.stacked import StackedLinearisation
 from ..inverse._base import AbstractInverse
 from ..metric._base import AbstractLikelihood
@@ -51,7 +53,7 @@ class Evaluation(eqx.Module):
     """The problem on the batch of the loss."""
     rows: Rows
     """A, on the batch of the metric; Euclidean gauge."""
-    linear: Linearisation | StackedLinearisation
+    linear: Linearisation | StackedLinearisation | SharedLinearisation
     """The model on the batch of the loss."""
     value: Scalar
     losses: PyTree
@@ -150,7 +152,11 @@ def lift(
         _lift(term, part, inverse, own and term.objective.problem.loss is None, careful)
         for term, part in zip(rows.terms, parts, strict=True)
     ]
-    return found[0] if len(found) == 1 else _stacked(rows, parts, found)
+    lifted = found[0] if len(found) == 1 else _stacked(rows, parts, found)
+    if rows.axis is None:
+        return lifted
+    steep = anywhere(lifted.steep, rows.axis)
+    return Lifted(rows.gathered(lifted.r), lifted.outside, lifted.share, steep)
 
 
 def _stacked(rows: Rows, parts: Sequence[OutputCovector], found: Sequence[Lifted]) -> Lifted:
@@ -164,7 +170,7 @@ def _stacked(rows: Rows, parts: Sequence[OutputCovector], found: Sequence[Lifted
         ]
         outside = rows.objective.pack(tuple(filled))
     sizes = [
-        norm(term.linear.like.ravel(part)).astype(rows.dtype)
+        norm(term.linear.like.ravel(part), rows.axis).astype(rows.dtype)
         for term, part in zip(rows.terms, parts, strict=True)
     ]
     inside = [size * lifted.share for size, lifted in zip(sizes, found, strict=True)]
@@ -181,7 +187,7 @@ def _lift(
 ) -> Lifted:
     """Return the lifted covector of one term, `own` if the metric lifts it in closed form."""
     objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
-    metric, one = problem.metric, jnp.ones((), dtype)
+    metric, one, axis = problem.metric, jnp.ones((), dtype), objective.axis
     by_sample = objective.has_data and not metric.couples_samples
     weights = problem.measure.weights(objective.count, dtype) if by_sample else None
     if rows.weight is not None:
@@ -224,17 +230,18 @@ def _lift(
         certain = jax.tree.map(whole, c, certain)
     outside = jax.tree.map(jnp.subtract, c, inside)
     rest, total = (
-        norm(like.ravel(jax.tree.map(jnp.subtract, outside, certain))),
-        norm(like.ravel(c)),
+        norm(like.ravel(jax.tree.map(jnp.subtract, outside, certain)), axis),
+        norm(like.ravel(c), axis),
     )
     # Rounding of c itself is not a part outside the range; that of p - 1 at a saturated p is
     # absolute, 1e-16 of a loss of order one.
-    terms = norm(one if weights is None else weights).astype(like.dtype) if rows.graded else 0.0
+    light = one if weights is None else weights
+    terms = norm(light, axis if by_sample else None).astype(like.dtype) if rows.graded else 0.0
     noise = 64 * jnp.finfo(like.dtype).eps * (total + terms)
     outside = jax.tree.map(lambda x, y: jnp.where(rest > noise, x, y), outside, certain)
     outside = rows.masked(outside)
-    some = norm(like.ravel(outside)) > 0
-    share = jnp.where(some, fraction(norm(like.ravel(inside)), total), 1.0)
+    some = norm(like.ravel(outside), axis) > 0
+    share = jnp.where(some, fraction(norm(like.ravel(inside), axis), total), 1.0)
     return Lifted(r, outside, one if everything else share.astype(dtype), unsplit)
 
 
@@ -275,8 +282,10 @@ def _steep(rows: TermRows, r: Array, c: OutputCovector, cancels: bool) -> Array:
     some = jnp.isfinite(lifted) & (lifted > 0) & (given > 0)
     factor = lifted / jnp.where(some, given, 1.0)
     # The heaviest sample is the one that is lifted least.
-    light = factor > steepest * jnp.min(jnp.where(some, factor, jnp.inf), initial=jnp.inf)
-    usual = jnp.max(jnp.where(some & ~light, lifted, 0.0), initial=0.0)
+    axis = rows.objective.axis
+    least = smallest(jnp.min(jnp.where(some, factor, jnp.inf), initial=jnp.inf), axis)
+    light = factor > steepest * least
+    usual = largest(jnp.max(jnp.where(some & ~light, lifted, 0.0), initial=0.0), axis)
     steep = ~jnp.isfinite(lifted) | (some & light & (lifted > steepest * usual))
     if not cancels:
         return steep
@@ -293,6 +302,7 @@ def pull_outside(rows: Rows, outside: OutputCovector | None) -> Flat | None:
     if outside is None:
         return None
     something = jnp.any(jnp.stack([jnp.any(x != 0) for x in jax.tree.leaves(outside)]))
+    something = anywhere(something, rows.axis)
     pull = lambda c: rows.pull_output(c)
     nothing = lambda c: jnp.zeros(rows.shape[1], rows.dtype)
     return jax.lax.cond(something, pull, nothing, outside)

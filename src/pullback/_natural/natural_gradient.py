@@ -1,5 +1,6 @@
 """`natural_gradient`: the solution of a `Subproblem`, with its statistics and its outcome."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -9,9 +10,12 @@ from .._base.results import RESULTS, describe, failed, outcome
 from .._base.show import columns, number, several, table
 from .._base.tree import all_finite, cast_like, has_half
 from .._base.types import Covector, OutputVector, Params, Scalar, Vector
+from .._compat.devices import Layout, shared
 from .._compat.xla import jit
 from .._problem.batch import AnyBatch
+from .._problem.layout import find_layout
 from .._problem.problem import AbstractProblem
+from .._problem.spread import spread
 from .._problem.validate import half_explained, is_traced, validate, validate_metric_batch
 from .._rows.rows import MEMORY
 from ..inverse._base import AbstractInverse
@@ -96,7 +100,32 @@ def compute(
     )
 
 
+def compute_shared(
+    layout: Layout,
+    problem: AbstractProblem,
+    params: Params,
+    batch: AnyBatch,
+    strategy: Strategy,
+    metric_batch: AnyBatch | None = None,
+    check_samples: bool = False,
+    careful: bool = True,
+) -> NaturalGradient:
+    """Return the natural gradient of samples that are spread over devices."""
+
+    def one(common, samples):
+        problem, params, strategy = common
+        batch, metric_batch = samples
+        ng = compute(
+            spread(problem, layout), params, batch, strategy, metric_batch, check_samples, careful
+        )
+        return eqx.tree_at(lambda n: n.pushforward, ng, None), ng.pushforward
+
+    ng, pushforward = shared(layout, one, (problem, params, strategy), (batch, metric_batch))
+    return eqx.tree_at(lambda n: n.pushforward, ng, pushforward, is_leaf=lambda x: x is None)
+
+
 _jitted = {level: jit(compute, level) for level in EFFORTS}
+_shared = {level: jit(compute_shared, level) for level in EFFORTS}
 
 
 def natural_gradient(
@@ -136,9 +165,14 @@ def natural_gradient(
     other = validate_metric_batch(problem, metric_batch, data)
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
+    layout, (common, (data, other)) = find_layout(
+        problem, params, (data, other), (problem, params, strategy)
+    )
+    problem, params, strategy = common
     arguments = (problem, params, data, strategy, other, not traced)
     with half_explained(given):
-        run = _jitted[None if traced else effort(problem, params, data, other)]
+        level = None if traced else effort(problem, params, data, other)
+        run = _jitted[level] if layout is None else partial(_shared[level], layout)
         # Inside somebody's `jit` there is no second try.
         ng = run(*arguments, careful=traced)
     if not traced and retried(ng.result):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._base.axis import anywhere
 from .._base.pairs import Pairs, real_dtype, turned
 from .._base.part import Part
 from .._base.results import RESULTS, among, failed
@@ -61,7 +62,7 @@ def outcome(
     couples = no
     if check_samples is not False:
         mixes = lambda: mixes_samples(objective, plain.params, plain.outputs)
-        couples = jax.lax.cond(check_samples, mixes, lambda: no)
+        couples = jax.lax.cond(check_samples, mixes, lambda: no)  # no sums over devices in there
     verdicts = [
         (~all_finite(plain.params), RESULTS.nonfinite_params),
         (~finite_inputs, RESULTS.nonfinite_batch),
@@ -86,8 +87,12 @@ def outcome(
         ),
         ((stats.rank == 0) & (not damped), RESULTS.rank_zero),
     ]
+    flags = [bad for bad, _ in verdicts]
+    if rows.axis is not None:
+        # What one device has found in its samples is so for all of them.
+        flags = list(anywhere(jnp.stack(flags), rows.axis))
     result: Any = RESULTS.successful
-    for bad, code in reversed(verdicts):
+    for bad, (_, code) in reversed(list(zip(flags, verdicts, strict=True))):
         result = RESULTS.where(bad, code, result)
     return result
 

@@ -9,8 +9,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
+from .._base.axis import Axis, gathered, own, place, total
 from .._base.checks import takes
 from .._base.functions import canonical
 from .._base.pairs import Pairs, real_pairs
@@ -19,10 +20,12 @@ from .._base.tree import split, structure
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
-from .batch import Batch, as_batch, replace_absent, sample_count
+from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 from .problem import AbstractObjective, AbstractProblem
+from .problem import without_loss as without_loss
+from .spread import everywhere, is_joint, present, without_axis
 
 DECLARED = ("coupled", "stateful", "holomorphic")
 """What a user may declare of a model."""
@@ -112,6 +115,10 @@ class Composite(AbstractProblem):
         """The terms: this one."""
         return (self,)
 
+    @property
+    def axis(self) -> Axis | None:
+        return self.measure.axis
+
     def as_batch(self, batch: Any) -> Batch:
         """Return a batch of inputs and targets.
 
@@ -184,6 +191,12 @@ class Composite(AbstractProblem):
         - `outputs`: the outputs of the batch.
         - `batch`: for its targets.
         """
+        if is_joint(self, outputs, batch):
+            return without_axis(self).value(*everywhere(self, outputs, batch))
+        return total(self._share(outputs, batch), self.axis)
+
+    def _share(self, outputs: Outputs, batch: Batch) -> Scalar:
+        """Return L; of samples that are spread over devices, the part that is due to this one."""
         if self.loss is None:
             return self._likelihood(outputs, batch)
         given = (outputs,) if batch.targets is None else (outputs, batch.targets)
@@ -211,7 +224,12 @@ class Composite(AbstractProblem):
                 f"loss must return {'a scalar' if count is None else per_sample}, got shape "
                 f"{values.shape}. Sum over the other axes inside the loss."
             )
-        return self.measure.total(values)
+        return self._integral(values)
+
+    @property
+    def _integral(self) -> Callable[[Array], Scalar]:
+        """The integral of one number per sample, over the samples that are here."""
+        return self.measure.total if self.axis is None else self.measure.share
 
     def _likelihood(self, outputs: Outputs, batch: Batch) -> Scalar:
         """Return the negative log-likelihood of the metric, averaged."""
@@ -228,7 +246,7 @@ class Composite(AbstractProblem):
         if batch.inputs is None:
             return metric.negative_log_likelihood(outputs, targets)
         losses = jax.vmap(metric.negative_log_likelihood)(outputs, targets)
-        return self.measure.total(losses)
+        return self._integral(losses)
 
     @property
     def likelihood(self) -> AbstractLikelihood:
@@ -254,8 +272,14 @@ class Composite(AbstractProblem):
         - `outputs`: the outputs of the batch.
         - `batch`: for its targets.
         """
+        if is_joint(self, outputs, batch):
+            whole = without_axis(self)
+            value, c = whole.value_and_differential(*everywhere(self, outputs, batch))
+            return value, own(c, self.axis)
         moving, carried = split(outputs)
-        return jax.value_and_grad(lambda z: self.value(eqx.combine(z, carried), batch))(moving)
+        share = lambda z: self._share(eqx.combine(z, carried), batch)
+        value, c = jax.value_and_grad(share)(moving)
+        return total(value, self.axis), c
 
     def at(self, batch: Any) -> "Objective":
         """Return the problem on one batch, with absent samples replaced.
@@ -268,7 +292,7 @@ class Composite(AbstractProblem):
         batch = self.as_batch(batch)
         count = sample_count(batch)
         if count is not None and not self.coupled and not self.measure.positive:
-            batch = replace_absent(batch, self.measure.weights(count, jnp.result_type(float)))
+            batch = present(self.measure, batch, count)
         return Objective(self, batch)
 
     def check_loss(self) -> None:
@@ -318,6 +342,12 @@ class Objective(AbstractObjective):
         return sample_count(self.batch) or 1
 
     @property
+    def indices(self) -> Array:
+        """The positions of the samples in the batch, which may be spread over devices."""
+        here = jnp.arange(self.count)
+        return here if self.axis is None else here + place(self.axis) * self.count
+
+    @property
     def has_data(self) -> bool:
         """Whether the model has inputs."""
         return self.batch.inputs is not None
@@ -352,32 +382,22 @@ class Objective(AbstractObjective):
         if not self.has_data:
             return jnp.asarray(metric.observe(targets, jnp.asarray(0)).divergence(moved, outputs))
         if metric.couples_samples:
-            dtype = structure(outputs).dtype
-            weighed = metric.weigh(self.problem.measure.weights(self.count, dtype))
-            return jnp.asarray(weighed.divergence(moved, outputs))
+            weights = self.problem.measure.weights(self.count, structure(outputs).dtype)
+            weights, moved, outputs = gathered((weights, moved, outputs), self.axis)
+            return jnp.asarray(metric.weigh(weights).divergence(moved, outputs))
         arrays, rest = eqx.partition((moved, outputs, targets), eqx.is_array)
 
         def one(sample, index):
             u, z, y = eqx.combine(sample, rest)
             return jnp.asarray(metric.observe(y, index).divergence(u, z))
 
-        return self.problem.measure.total(jax.vmap(one)(arrays, jnp.arange(self.count)))
+        return self.problem.measure.total(jax.vmap(one)(arrays, self.indices))
 
 
 def real_outputs(outputs: Outputs, targets: Any) -> tuple[Outputs, Any]:
     """Return outputs as metrics take them, pairs in the place of complex numbers, and targets."""
     pairs = Pairs.of(outputs)
     return (outputs, targets) if pairs is None else (pairs.real(outputs), real_pairs(targets))
-
-
-def without_loss(problem: AbstractProblem) -> Any:
-    """Return a problem whose loss is zero, for what asks for its geometry alone."""
-    zero = lambda p: eqx.tree_at(lambda p: p.loss, p, _zero, is_leaf=lambda x: x is None)
-    return problem.mapped(zero)
-
-
-def _zero(*_: Any) -> Scalar:
-    return jnp.zeros(())
 
 
 def check_stateful(problem: AbstractProblem, params: Params) -> None:

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
 from .._base import checks
+from .._base.axis import Axis, own, total
 from .._base.show import settings
 from .._base.types import Scalar
 
@@ -26,6 +27,11 @@ class AbstractMeasure(eqx.Module):
 
     def __repr__(self) -> str:
         return settings(self)
+
+    @property
+    def axis(self) -> Axis | None:
+        """The devices over which the samples are spread; `None` if all are here."""
+        return None
 
     @abc.abstractmethod
     def weights(self, count: int, dtype: DTypeLike) -> Float[Array, " N"]:
@@ -49,6 +55,18 @@ class AbstractMeasure(eqx.Module):
 
     def total(self, values: Float[Array, " N"]) -> Scalar:
         """The integral of one number per sample; values of absent samples are ignored.
+
+        **Arguments:**
+
+        - `values`: one number per sample.
+        """
+        return self.share(values)
+
+    def share(self, values: Float[Array, " N"]) -> Scalar:
+        """The part of the integral that is due to the samples of this device; not yet summed.
+
+        What is differentiated is this one: a sum over devices in a derivative would count each
+        sample once for each device.
 
         **Arguments:**
 
@@ -116,3 +134,35 @@ class Weights(AbstractMeasure):
                 f"measure=pullback.Weights(w) with w of shape ({count},)."
             )
         return self.values.astype(dtype)
+
+
+class Shared(AbstractMeasure):
+    """A measure on the samples of all devices, seen from one of them.
+
+    Each device has as many samples as any other; `count` is the number of those that are here.
+    """
+
+    measure: AbstractMeasure
+    devices: Axis = eqx.field(static=True)
+
+    @property
+    def positive(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether every weight is positive."""
+        return self.measure.positive
+
+    @property
+    def axis(self):
+        return self.devices
+
+    def weights(self, count, dtype):
+        return own(self.all_weights(count, dtype), self.devices)
+
+    def all_weights(self, count: int, dtype: DTypeLike) -> Float[Array, " n"]:
+        """Return the weights of the samples of all devices."""
+        return self.measure.weights(count * self.devices.size, dtype)
+
+    def observations(self, count, dtype):
+        return self.measure.observations(count * self.devices.size, dtype)
+
+    def total(self, values):
+        return total(self.share(values), self.devices)

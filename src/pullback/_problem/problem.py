@@ -12,8 +12,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from .._base.axis import Axis, total
 from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 
@@ -47,6 +49,11 @@ class AbstractObjective(eqx.Module):
     @abc.abstractmethod
     def labels(self) -> tuple[str, ...]:
         """What to call each term in messages; empty for a problem of one term."""
+
+    @property
+    def axis(self) -> Axis | None:
+        """The devices over which the samples are spread; `None` if all are here."""
+        return self.problem.axis
 
     @property
     def count(self) -> int:
@@ -94,7 +101,12 @@ class AbstractObjective(eqx.Module):
     def differential(self, params: Params) -> tuple[Scalar, PyTree]:
         """Return the loss and its gradient with respect to the differentiable leaves."""
         moving, carried = split(params)
-        return jax.value_and_grad(lambda p: self.value(eqx.combine(p, carried)))(moving)
+        if self.axis is None:
+            return jax.value_and_grad(lambda p: self.value(eqx.combine(p, carried)))(moving)
+        outputs = lambda p: split(self.outputs(eqx.combine(p, carried)))
+        here, pull, rest = jax.vjp(outputs, moving, has_aux=True)
+        value, c = self.problem.value_and_differential(eqx.combine(here, rest), self.batch)
+        return value, total(pull(c)[0], self.axis)
 
     @abc.abstractmethod
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
@@ -107,6 +119,11 @@ class AbstractProblem(eqx.Module):
     stateful: eqx.AbstractVar[bool]
     terms: eqx.AbstractVar[tuple[Any, ...]]
     """The terms, each a `Composite`."""
+
+    @property
+    def axis(self) -> Axis | None:
+        """The devices over which the samples are spread; `None` if all are here."""
+        return self.terms[0].axis
 
     @abc.abstractmethod
     def as_batch(self, batch: Any) -> Any:
@@ -203,3 +220,13 @@ class AbstractProblem(eqx.Module):
     def reported_weights(self) -> Any:
         """The weight of each term, by name or by place; `None` for a problem of one term."""
         return None
+
+
+def without_loss(problem: AbstractProblem) -> Any:
+    """Return a problem whose loss is zero, for what asks for its geometry alone."""
+    zero = lambda p: eqx.tree_at(lambda p: p.loss, p, _zero, is_leaf=lambda x: x is None)
+    return problem.mapped(zero)
+
+
+def _zero(*_: Any) -> Scalar:
+    return jnp.zeros(())

@@ -75,7 +75,6 @@ def check_point(problem: AbstractProblem, params: Params) -> Params:
     check_stateful(problem, params)
     if not isinstance(params, Stateful):
         return check_params(params)
-    jax.tree.map(_refuse_explicit, params.state)
     return Stateful(check_params(params.params), params.state)
 
 
@@ -168,22 +167,8 @@ def check_state(params: Params, state: Any) -> None:
 
 def _arrays(tree: Any) -> Any:
     def convert(x):
-        _refuse_explicit(x)
         x = jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
         # There is no linear algebra in half precision, and the Jacobian needs the digits, too.
         return x.astype(jnp.float32) if eqx.is_array(x) and is_half(x.dtype) else x
 
     return jax.tree.map(convert, tree)
-
-
-def _refuse_explicit(x: Any) -> None:
-    """Raise a `ValueError` for an array whose sharding is part of its type."""
-    # Inside a `jit` the type is all there is.
-    if not eqx.is_array(x) or all(axis is None for axis in jax.typeof(x).sharding.spec):
-        return
-    raise ValueError(
-        f"an array of shape {x.shape} is sharded over an Explicit mesh "
-        f"({jax.typeof(x).sharding.spec}), which is not supported. Make the mesh with "
-        'axis_types=(jax.sharding.AxisType.Auto,), e.g. jax.make_mesh((4,), ("data",), '
-        "axis_types=(jax.sharding.AxisType.Auto,))."
-    )

@@ -3,7 +3,7 @@ r"""The whitened Jacobian \(A = S^\top J\) at a point, as an operator: what solv
 The rows are kept in graded form, \(A = \mathrm{diag}(e^{\ell})\,\hat A\) with \(\hat A = \hat
 S^\top J\) of order one. Vectors on the parameters are flat, in the orthonormal coordinates \(\eta =
 R\delta\) of the gauge (`gauge.py`). The rows of one term are in `rows.py`, those of several, which
-stack, in `stacked.py`.
+stack, in `stacked.py`, and those that are spread over devices in `shared.py`.
 """
 
 import abc
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._base.axis import Axis
 from .._base.tree import Structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import combine
@@ -119,6 +120,35 @@ class Rows(eqx.Module):
     @abc.abstractmethod
     def by_sample(self) -> bool:
         """Whether the rows of J are formed sample by sample."""
+
+    # ---- devices --------------------------------------------------------------------------------
+
+    @property
+    def axis(self) -> Axis | None:
+        """The devices over which the rows are spread; `None` if all are here (`shared.py`)."""
+        return None
+
+    @property
+    def shares(self) -> int:
+        """On how many devices there are rows."""
+        return 1 if self.axis is None else self.axis.size
+
+    @property
+    def local(self) -> Any:
+        """The rows of this device; these, if they are not spread over several."""
+        return self
+
+    def summed(self, x: Any) -> Any:
+        """Return what the rows of this device contribute to a sum, summed over all."""
+        return x
+
+    def gathered(self, x: Any) -> Any:
+        """Return what belongs to the rows, or samples, of this device, of all of them."""
+        return x
+
+    def own(self, y: Any) -> Any:
+        """Return the part that belongs to this device of what `gathered` returns."""
+        return y
 
     # ---- other rows of the same problem ---------------------------------------------------------
 

@@ -1,8 +1,11 @@
-"""The root of the metric of a batch, from the roots of its samples."""
+"""The root of the metric of a batch, from the roots of its samples or of the batch as one."""
 
+import equinox as eqx
 import jax
 
-from ..metric._base import AbstractRoot
+from .._base.axis import Axis, gathered, own
+from .._base.types import Outputs
+from ..metric._base import AbstractMetric, AbstractRoot
 
 
 class BlockRoot(AbstractRoot):
@@ -35,3 +38,52 @@ class BlockRoot(AbstractRoot):
 
     def unreached(self, c):
         return jax.vmap(lambda root, c: root.unreached(c))(self.roots, c)
+
+
+class SharedRoot(AbstractRoot):
+    """The share of one device of a root that couples the samples of all devices."""
+
+    whole: AbstractRoot
+    devices: Axis = eqx.field(static=True)
+
+    @property
+    def log_scale(self):
+        return own(self.whole.log_scale, self.devices)
+
+    @property
+    def is_finite(self):
+        return self.whole.is_finite
+
+    @property
+    def removed(self):
+        found = self.whole.removed
+        return None if found is None else jax.vmap(lambda c: own(c, self.devices))(found)
+
+    def unit(self, w):
+        return own(self.whole.unit(gathered(w, self.devices)), self.devices)
+
+    def unit_transpose(self, v):
+        return own(self.whole.unit_transpose(gathered(v, self.devices)), self.devices)
+
+    def unit_lift(self, c):
+        return own(self.whole.unit_lift(gathered(c, self.devices)), self.devices)
+
+    def unreached(self, c):
+        return own(self.whole.unreached(gathered(c, self.devices)), self.devices)
+
+
+def joint_root(
+    metric: AbstractMetric, weights: jax.Array, outputs: Outputs, axis: Axis | None
+) -> AbstractRoot:
+    """Return the root of a metric that couples samples, which may be spread over devices."""
+    root = metric.weigh(gathered(weights, axis)).root(gathered(outputs, axis))
+    if axis is None:
+        return root
+    rows = root.log_scale.shape[0]
+    if rows % axis.size:
+        raise ValueError(
+            f"{type(metric).__name__} has {rows} rows for the samples of all devices, which are no "
+            f"multiple of {axis.size} devices. Copy the batch to every device: "
+            "jax.device_put(batch, NamedSharding(mesh, P()))."
+        )
+    return SharedRoot(root, axis)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._base.axis import anywhere, largest, total
 from .._base.pairs import with_turned
 from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
@@ -29,12 +30,13 @@ from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
 from .base import Rows
 from .base import scatter as scatter
-from .block_root import BlockRoot
+from .block_root import BlockRoot, joint_root
 from .centred import centre, mean_rows, removed_size
 from .cut import Cut, Uncut
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
 from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
 from .separated import Separated, separable, separate
+from .shared import SharedLinearisation, SharedRows
 from .stacked import StackedLinearisation, StackedRows
 
 MEMORY = 2**30
@@ -90,16 +92,18 @@ class TermRows(Rows):
     def removed(self) -> Scalar:
         if not self.centred:
             return jnp.zeros((), self.dtype)
-        pull = lambda c: self.gauge.pull(self.linear.pull(c).astype(self.dtype))
+        axis, lowest = self.objective.axis, -jnp.inf
+        pull = lambda c: self.gauge.pull(total(self.linear.pull(c), axis).astype(self.dtype))
         # The grading of the root, divided by a common factor since.
-        own = jnp.max(self.root.log_scale.astype(self.dtype), initial=-jnp.inf)
-        factor = self.largest_log_scale - jnp.where(jnp.isfinite(own), own, 0.0)
-        present = jnp.any(self.active).astype(self.dtype)
+        root = largest(jnp.max(self.root.log_scale.astype(self.dtype), initial=lowest), axis)
+        top = jnp.max(jnp.where(self.active, self.log_scale, lowest), initial=lowest)
+        top = largest(top, axis)
+        factor = jnp.where(jnp.isfinite(top) & jnp.isfinite(root), top - root, 0.0)
+        present = anywhere(jnp.any(self.active), axis).astype(self.dtype)
         return present * jnp.exp(factor) * removed_size(pull, self.root)
 
     @property
     def turns(self) -> bool:
-        """Whether consecutive rows of Ã are (a, ia): of a holomorphic model, one gives both."""
         euclidean = isinstance(self.gauge, EuclideanGauge)
         return self.objective.problem.holomorphic and self.root.complex_linear and euclidean
 
@@ -311,7 +315,7 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
     weights = problem.measure.weights(objective.count, like.dtype)
     separation = separable(objective, params) if problem.coupled else None
     if problem.metric.couples_samples:
-        root = problem.metric.weigh(weights).root(linear.outputs)
+        root = joint_root(problem.metric, weights, linear.outputs, objective.axis)
         log_scale = root.log_scale.astype(dtype)
         return TermRows(
             objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
@@ -323,7 +327,7 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
         metric = problem.metric.observe(eqx.combine(y, static), index)
         return metric.root(eqx.combine(z, constants))
 
-    root = BlockRoot(jax.vmap(one)(outputs, targets, jnp.arange(objective.count)))
+    root = BlockRoot(jax.vmap(one)(outputs, targets, objective.indices))
     half = jnp.log(weights).astype(dtype)[:, None] / 2
     log_scale = (root.log_scale.astype(dtype).reshape(objective.count, -1) + half).ravel()
     return TermRows(
@@ -333,15 +337,22 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
 
 def linearise_at(
     objective: AbstractObjective, params: Params
-) -> tuple[AbstractObjective, Linearisation | StackedLinearisation]:
+) -> tuple[AbstractObjective, Linearisation | StackedLinearisation | SharedLinearisation]:
     """Linearise the models of all terms at a point; the objective returned has real outputs."""
     objective, parts = _linearised(objective, params)
-    linear = StackedLinearisation(objective, parts) if objective.labels else parts[0]
-    return objective, linear
+    here = StackedLinearisation(objective, parts) if objective.labels else parts[0]
+    shared = here if objective.axis is None else SharedLinearisation(here, objective.axis)
+    return objective, shared
 
 
 def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) -> Rows:
     """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
+    here = _rows_here(objective, params, memory)
+    return here if objective.axis is None else SharedRows.of(here)
+
+
+def _rows_here(objective: AbstractObjective, params: Params, memory: int) -> Rows:
+    """Return the rows of the samples of this device."""
     objective, parts = _linearised(objective, params)
     both = zip(objective.terms, parts, strict=True)
     terms = tuple(term_rows(term, params, part, memory) for term, part in both)

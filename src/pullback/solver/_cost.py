@@ -99,7 +99,9 @@ def setting_of(rows: Rows) -> tuple[Setting, Rows]:
     rows = analyse(rows)
     found = find(rows)
     duals = [None] * len(rows.terms) if found is None else found.parts
-    parts = tuple(_term(term, dual) for term, dual in zip(rows.terms, duals, strict=True))
+    parts = tuple(
+        _term(term, dual, rows.shares) for term, dual in zip(rows.terms, duals, strict=True)
+    )
     if len(parts) == 1:
         return parts[0], rows
     reasons = zip(rows.objective.labels, parts, strict=True)
@@ -116,16 +118,17 @@ def setting_of(rows: Rows) -> tuple[Setting, Rows]:
     return setting, rows
 
 
-def _term(rows: TermRows, dual: Layout | None) -> Setting:
-    """Return the shapes of one term."""
+def _term(rows: TermRows, dual: Layout | None, shares: int) -> Setting:
+    """Return the shapes of one term, whose samples are spread over as many devices."""
     m, size = rows.shape
+    m, count = m * shares, rows.count * shares
     walked = walk_of(rows)
     if walked is None:
-        forward = float(operations(program_of(rows)))
+        forward = float(operations(program_of(rows))) * shares
     else:
-        forward = float(operations(walked.program)) * rows.count
+        forward = float(operations(walked.program)) * count
     return Setting(
-        m, size, rows.count, rows.dtype, forward, dual, find_term(rows, single=True),
+        m, size, count, rows.dtype, forward, dual, find_term(rows, single=True),
         rows.by_sample, rows.cut if isinstance(rows.cut, Cut) else None, walked, unusable(rows),
     )  # fmt: skip
 

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.axis import Axis, around
 from .._base.types import Flat
 from .._base.vector import norm
-from .._gram.across import joint_kernel, joint_product
+from .._gram.across import as_factors, joint_block, joint_kernel, joint_product
 from .._gram.apply import Products, StackedProducts, products
 from .._gram.centred import Gram, centred_kernel, centred_product
 from .._gram.factors import Factors
@@ -56,6 +57,8 @@ class ScaledRows(eqx.Module):
 
     def __call__(self) -> Gram:
         """Return K, lower triangle."""
+        if self.rows.axis is not None:
+            return Gram(self._over_devices(self.rows.axis), jnp.zeros((), self.rows.dtype))
         mean = mean_of(self.rows)
         if self.half is not None:
             matrix = self._present[:, None] * turned_kernel(self.half) * self._present[None, :]
@@ -68,9 +71,18 @@ class ScaledRows(eqx.Module):
         matrix = self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
         return Gram(matrix, jnp.zeros((), matrix.dtype))
 
+    def _over_devices(self, axis: Axis) -> Float[Array, "m m"]:
+        """Return K: each device makes its rows of it, and sends them to all."""
+        factors = self.factors
+        if factors is None:
+            assert self.rows.dense is not None
+            factors = as_factors(self.rows.own(self.scale)[:, None] * self.rows.dense)
+        mine = factors
+        return self.rows.gathered(around(mine, lambda other: joint_block(mine, other), axis))
+
     def product(self, y: Array) -> Array:
         """Return K y."""
-        if self.factors is None:
+        if self.factors is None or self.rows.axis is not None:
             return self.mv(self.rmv(y))
         mean = mean_of(self.rows)
         if mean is None:
@@ -322,7 +334,7 @@ class Dual(AbstractSolver):
 
     def _scaled(self, rows: Rows):
         """Return scale ↦ diag(scale) Â."""
-        found = find(rows) if self.structured else None
+        here, found = rows.local, find(rows) if self.structured else None
         if found is not None and found.groups:
             if rows.turns:
                 (term,) = rows.terms
@@ -333,13 +345,15 @@ class Dual(AbstractSolver):
                 return lambda scale: ScaledRows(rows, factors, scale)
 
             def scaled(scale):
-                factors = joint_factors(rows, found, scale)
-                return ScaledRows(rows, factors, scale, products(factors, found))
+                factors = joint_factors(here, found, rows.own(scale))
+                # Over devices products are those of the rows, which end in one sum.
+                chosen = products(factors, found) if rows.axis is None else None
+                return ScaledRows(rows, factors, scale, chosen)
 
             return scaled
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
-        dense = rows.unit_rows() if found is None else joint_rows(rows, found)
+        dense = here.unit_rows() if found is None else joint_rows(here, found)
         formed = rows.formed(dense, None if found is None else found.order)
         half = half_rows(dense) if rows.turns else None
         return lambda scale: ScaledRows(formed, None, scale, half=half)

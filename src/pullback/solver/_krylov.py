@@ -25,11 +25,13 @@ import lineax as lx
 from jaxtyping import Array, Float
 
 from .._base.types import Flat
+from .._base.vector import norm
 from .._rows.gauge import EuclideanGauge
 from .._rows.rows import Rows
 from ._base import AbstractFactors, AbstractSolver, Spectrum, refuse_filter
 from ._cost import krylov_cost
 from ._iterations import Operator, conjugate_gradients, ritz_values
+from ._lsmr import lsmr
 from ._preconditioner import AbstractPreconditioner
 
 
@@ -58,9 +60,10 @@ class KrylovFactors(AbstractFactors):
 
         The products from which a preconditioner is made are not counted.
         """
-        b = self.rows.scale * r
         if self.row_inverse is not None:
-            return self._on_rows(b)
+            return self._on_rows(self.rows.scale * r)
+        # Rows that are spread over devices stay where they are.
+        b = self.rows.local.scale * self.rows.own(r)
         if self.start is None:
             return self._solve(self._stack(b))
         rest = jax.tree.map(jnp.subtract, self._stack(b), self._forward(self.start))
@@ -129,11 +132,11 @@ class KrylovFactors(AbstractFactors):
         return y, jnp.zeros(self.rows.shape[1], y.dtype)
 
     def _forward(self, eta: Flat) -> tuple[Array, ...]:
-        image = self.rows.mv(eta)
+        image = self.rows.local.mv(eta)
         return (image,) if self.damping is None else (image, jnp.sqrt(self.damping) * eta)
 
     def _adjoint(self, y: tuple[Array, ...]) -> Flat:
-        image = self.rows.rmv(y[0])
+        image = self.rows.summed(self.rows.local.rmv(y[0]))
         return image if self.damping is None else image + jnp.sqrt(self.damping) * y[1]
 
     @property
@@ -142,7 +145,7 @@ class KrylovFactors(AbstractFactors):
 
     @property
     def _stacked(self):
-        rows = jax.ShapeDtypeStruct((self.rows.shape[0],), self.rows.dtype)
+        rows = jax.ShapeDtypeStruct((self.rows.local.shape[0],), self.rows.dtype)
         return (rows,) if self.damping is None else (rows, self._flat)
 
     def _zeros(self, domain):
@@ -152,10 +155,21 @@ class KrylovFactors(AbstractFactors):
         which XLA gets wrong on the CPU (`_compat/xla.py`).
         """
         flat = 0 * self.rows.structure.ravel(self.rows.params).astype(self.rows.dtype)
-        rows = 0 * jnp.where(self.rows.active, self.rows.log_scale, 0.0)
+        here = self.rows.local
+        rows = 0 * jnp.where(here.active, here.log_scale, 0.0)
         return jax.tree.map(lambda x: flat if x == self._flat else rows, domain)
 
     def _least_squares(self, function, adjoint, domain, b):
+        find = self._by_lineax if self.rows.axis is None else self._over_devices
+        solve = find(function, adjoint, domain, b)
+        first, steps = solve(b, self.rtol)
+        # The correction is small; half of the digits of it are all that can be had.
+        rest = jax.tree.map(jnp.subtract, b, function(first))
+        again, more = solve(rest, math.sqrt(self.rtol))
+        return jax.tree.map(jnp.add, first, again), steps + more
+
+    def _by_lineax(self, function, adjoint, domain, b):
+        """Return (b, rtol) ↦ what LSMR finds, and its steps."""
         # lineax's LSMR compares with Python numbers, so that it runs in the default dtype only:
         # float32 under x64 is widened for it.
         short, wide = self.rows.dtype, jnp.result_type(float)
@@ -177,11 +191,17 @@ class KrylovFactors(AbstractFactors):
             )
             return _cast(solution.value, short), solution.stats["num_steps"]
 
-        first, steps = solve(b, self.rtol)
-        # The correction is small; half of the digits of it are all that can be had.
-        rest = jax.tree.map(jnp.subtract, b, function(first))
-        again, more = solve(rest, math.sqrt(self.rtol))
-        return jax.tree.map(jnp.add, first, again), steps + more
+        return solve
+
+    def _over_devices(self, function, adjoint, domain, b):
+        """Return the same where the rows are spread over devices."""
+
+        def on_rows(y):
+            parts = [norm(y[0], self.rows.axis), *(norm(x) for x in y[1:])]
+            return norm(jnp.stack(parts))
+
+        norms = (norm, on_rows) if domain == self._flat else (on_rows, norm)
+        return lambda b, rtol: lsmr(function, adjoint, norms, b, rtol, self.max_steps)
 
 
 def _cast(tree, dtype):

@@ -18,7 +18,7 @@ parameters one that approximates \((G + λ)^{-1/2}\), on rows one that approxima
 import abc
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._base.axis import Axis, gathered, own
 from .._base.checks import positive
 from .._base.show import settings
 from .._base.types import Flat, Scalar
@@ -62,7 +63,7 @@ class Diagonal(AbstractPreconditioner):
     """The diagonal of the metric."""
 
     def build(self, rows, damping):
-        return DiagonalScaling(per_term(rows, self._term) + damping)
+        return DiagonalScaling(rows.summed(per_term(rows, self._term)) + damping)
 
     def _term(self, rows: TermRows) -> Flat:
         """Return the diagonal of the metric of one term."""
@@ -88,9 +89,9 @@ class Kronecker(AbstractPreconditioner):
         plan = joint.find(rows, single=True) if mean_of(rows) is None else None
         if plan is None or not plan.groups:
             return Diagonal().build(rows, damping)
-        factors = joint_factors(rows, plan, rows.scale)
+        factors = joint_factors(rows.local, plan, rows.local.scale)
         rest = sum(jnp.sum(part.rows**2, axis=(0, 1)) for part in factors.parts)
-        return _kronecker(factors, jnp.asarray(rest), plan, damping)
+        return _kronecker(factors, rows.summed(jnp.asarray(rest)), plan, damping, rows)
 
 
 class SampleBlocks(AbstractPreconditioner):
@@ -100,7 +101,8 @@ class SampleBlocks(AbstractPreconditioner):
 
     def build(self, rows, damping):
         found = tuple(self._term(term, damping) for term in rows.terms)
-        return found[0] if len(found) == 1 else StackedInverse(found)
+        here = found[0] if len(found) == 1 else StackedInverse(found)
+        return here if rows.axis is None else SharedInverse(here, rows.axis)
 
     def _term(self, rows: TermRows, damping: Scalar) -> "BlockInverse":
         """Return the action on the rows of one term."""
@@ -222,6 +224,16 @@ class StackedInverse(eqx.Module):
         return jnp.concatenate([part(x) for part, x in zip(self.parts, own, strict=True)])
 
 
+class SharedInverse(eqx.Module):
+    """An action on the rows of this device, on the rows of all."""
+
+    here: Any
+    axis: Axis = eqx.field(static=True)
+
+    def __call__(self, y: Array) -> Array:
+        return gathered(self.here(own(y, self.axis)), self.axis)
+
+
 class BlockInverse(eqx.Module):
     """WᵀW for each block, W the inverse of its Cholesky factor."""
 
@@ -239,7 +251,7 @@ def _uncentred(rows: TermRows, single: bool = False) -> Layout | None:
 
 
 def _kronecker(
-    factors: JointFactors, rest: Array, plan: Joint, damping: Scalar
+    factors: JointFactors, rest: Array, plan: Joint, damping: Scalar, rows: Rows
 ) -> KroneckerScaling:
     left, right, scales = [], [], []
     for group in plan.groups:
@@ -247,8 +259,8 @@ def _kronecker(
         count = sum(x.shape[0] for x, _ in users)
         inner = sum(jnp.einsum("nti,ntj->ij", x, x) for x, _ in users)
         outer = sum(jnp.einsum("nqto,nqtp->op", d, d) for _, d in users)
-        a, u = jnp.linalg.eigh(jnp.asarray(inner) / count)
-        b, w = jnp.linalg.eigh(jnp.asarray(outer))
+        a, u = jnp.linalg.eigh(rows.summed(jnp.asarray(inner)) / (count * rows.shares))
+        b, w = jnp.linalg.eigh(rows.summed(jnp.asarray(outer)))
         left.append(u)
         right.append(w)
         values = jnp.maximum(a, 0.0)[:, None] * jnp.maximum(b, 0.0)[None, :]

@@ -203,7 +203,9 @@ class Primal(AbstractSolver):
         if others:
             return dense_gram(rows), None
         found = find(term, single=True)
-        return (_plain(rows), None) if found is None else (metric_gram(term, found), found.order)
+        if found is None:
+            return _plain(rows), None
+        return rows.summed(metric_gram(term, found)), found.order
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
@@ -213,7 +215,7 @@ def dense_metric(rows: Rows) -> Float[Array, "P P"]:
 
 def dense_gram(rows: Rows) -> Gram:
     """Return the same, and what was taken off it."""
-    return per_term(rows, _dense_gram)
+    return rows.summed(per_term(rows, _dense_gram))
 
 
 def _dense_gram(rows: TermRows) -> Gram:

@@ -1,0 +1,82 @@
+"""A problem whose samples are spread over devices, seen from one of them.
+
+The measure knows the devices (`measure.Shared`), and the number of samples of all of them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._base.axis import Axis, anywhere, gathered, place, total
+from .._base.checks import takes
+from .._base.types import Outputs
+from .._compat.devices import Layout
+from .batch import Batch, replace_absent, sample_count
+from .measure import AbstractMeasure, Shared
+
+if TYPE_CHECKING:
+    from .composite import Composite
+
+
+def spread(problem: Any, layout: Layout) -> Any:
+    """Return a problem of one or several terms on the devices that share its samples."""
+    if not layout.names:
+        return problem
+    axis = Axis(layout.names, layout.size)
+    share = lambda term: eqx.tree_at(lambda t: t.measure, term, Shared(term.measure, axis))
+    return problem.mapped(share)
+
+
+def without_axis(problem: "Composite") -> "Composite":
+    """Return the problem for a batch that is whole again."""
+    assert isinstance(problem.measure, Shared)
+    return eqx.tree_at(lambda p: p.measure, problem, problem.measure.measure)
+
+
+def is_joint(problem: "Composite", outputs: Outputs, batch: Batch) -> bool:
+    """Return whether the loss is one number for samples that are spread over devices."""
+    loss = problem.loss
+    if problem.axis is None or loss is None:
+        return False
+    given = (outputs,) if batch.targets is None else (outputs, batch.targets)
+    if not takes(loss, *given):
+        return False
+    return eqx.filter_eval_shape(lambda *given: jnp.asarray(loss(*given)), *given).ndim == 0
+
+
+def everywhere(problem: "Composite", outputs: Outputs, batch: Batch) -> tuple[Outputs, Batch]:
+    """Return the outputs and the targets of all devices, for a loss that is one number.
+
+    Of the inputs only the number of samples is left.
+    """
+    arrays, static = eqx.partition((outputs, batch.targets), eqx.is_array)
+    outputs, targets = eqx.combine(gathered(arrays, problem.axis), static)
+    assert problem.axis is not None
+    count = sample_count(batch)
+    inputs = None if count is None else jnp.zeros(count * problem.axis.size)
+    return outputs, Batch(inputs, targets)
+
+
+def present(measure: AbstractMeasure, batch: Batch, count: int) -> Batch:
+    """Replace every sample of weight zero by the first present one, of whichever device."""
+    dtype = jnp.result_type(float)
+    if not isinstance(measure, Shared):
+        return replace_absent(batch, measure.weights(count, dtype))
+    axis, weights = measure.devices, measure.weights(count, dtype)
+    first = jnp.argmax(measure.all_weights(count, dtype) > 0)
+    mine, index = place(axis) == first // count, first % count
+
+    def fill(x):
+        if not eqx.is_array(x):
+            return x
+        raw = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        # Where everything else is zero, a sum is a copy.
+        sample = jnp.where(mine, raw[index], jnp.zeros_like(raw[index]))
+        flags = raw.dtype == bool
+        sample = anywhere(sample, axis) if flags else total(sample, axis)
+        filled = jnp.where((weights > 0).reshape(-1, *(1,) * (raw.ndim - 1)), raw, sample)
+        return filled if raw is x else jax.random.wrap_key_data(filled, impl=jax.random.key_impl(x))
+
+    return jax.tree.map(fill, batch)
