@@ -61,6 +61,8 @@ SAYS = {
         "Landweber with Krylov                       ValueError",
         "residual 0.50, not successful: True",
     ],
+    "own_equation.py": ["60 initial, 60 dirichlet", "loss of 'inside'", "Largest error"],
+    "inverse_problem.py": ["κ = 0.2", "true 0.25", "Picture:"],
     "constraints.py": ["moved back by", "clipped at zero it does not: as said"],
     "flows.py": ["depth 2, t = 1e+06", "t = 1e+100", "ran into a change of rank"],
     "kernels.py": ["M⁻¹ in every parametrisation", "does not see 120 of 121 output directions"],
@@ -98,6 +100,8 @@ SLOW = {
     "plan.py",
     "mnist5k.py",
     "when_to_use.py",
+    "own_equation.py",
+    "inverse_problem.py",
 }
 SCRIPTS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
 
