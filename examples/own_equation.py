@@ -53,12 +53,12 @@ def reference(points):
 def main():
     # 3. A network, and an optimiser.
     key = jax.random.key(0)
-    params = pde.initialise(key, (2, 24, 1), scale=2.0, domain=equation.domain)
-    rule = pb.step.Geodesic(pb.step.LevenbergMarquardt(minimum=1e-8))
+    params = pde.initialise(key, (2, 20, 20, 1), domain=equation.domain)
+    rule = pb.step.Geodesic(pb.step.LevenbergMarquardt(minimum=1e-7))
     opt = pb.NaturalGradientDescent(equation.problem(), step=rule)
 
     # 4. Train.
-    fit = pb.fit(opt, params, equation.batches(key), steps=100)
+    fit = pb.fit(opt, params, equation.batches(key), steps=150)
     print(equation)
     for name in equation.names:
         print(f"loss of {name!r}: {fit.history[f'losses.{name}'][-1]:.1e}")
