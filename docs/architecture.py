@@ -22,6 +22,7 @@ ROOMS = {
     "metric": ("formula", "M = S Sᵀ"),
     "inverse": ("formula", "h(s), gauge"),
     "constraint": ("train", "where θ may be"),
+    "weights": ("train", "ω of several terms"),
     "linear": ("use", "closed forms"),
     "_problem": ("formula", "z, L, c, measure"),
     "_rows": ("formula", "A = Sᵀ J"),

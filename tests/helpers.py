@@ -65,7 +65,7 @@ def decode(metric, base, raw):
                 else jnp.broadcast_to(leaf[None], (count, *leaf.shape))
             )
             continue
-        shape = (count,) if metric.couples_samples else (count, *leaf.shape)
+        shape = (count, *leaf.shape[1:]) if metric.couples_samples else (count, *leaf.shape)
         size = int(np.prod(shape[1:]))
         u, start = raw[:, start : start + size].reshape(shape), start + size
         # One form on the batch: a base point of each sample would make the outputs depend on its
@@ -100,10 +100,9 @@ def make_example(metric_name: str, model_name: str, seed: int = 0) -> testing.Ex
     """A problem with the metric and the model of these names."""
     case = METRICS[metric_name]
     base, targets = case.make_z(), case.make_targets()
-    entries = sum(x.size for x in jax.tree.leaves(eqx.filter(base, eqx.is_inexact_array)))
-    function, params = MODELS[model_name](
-        1 if case.metric.couples_samples else entries, jax.random.key(seed)
-    )
+    leaves = jax.tree.leaves(eqx.filter(base, eqx.is_inexact_array))
+    own = lambda x: x.size // x.shape[0] if case.metric.couples_samples else x.size
+    function, params = MODELS[model_name](sum(map(own, leaves)), jax.random.key(seed))
     likelihood = isinstance(case.metric, pb.metric.AbstractLikelihood) and targets is not None
     problem = pb.Composite(
         lambda p, x: decode(case.metric, base, function(p, x)),

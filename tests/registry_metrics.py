@@ -285,6 +285,19 @@ add(
     m.Scores(jnp.array([0.5, 0.0, 2.0, 1.0])),
     lambda: {"log_p": normal(4), "index": jnp.arange(4)},
 )
+add("scores of several outputs", m.Scores(), lambda: normal(4, 3))
+add(
+    "scores of a tree",
+    m.Scores(jnp.array([0.5, 0.0, 2.0, 1.0])),
+    lambda: {"a": normal(4), "b": normal(4, 2, seed=1)},
+)
+add("fubini study", m.FubiniStudy(), lambda: normal(5))
+add("fubini study complex", m.FubiniStudy(), lambda: normal(4, 2))
+add(
+    "fubini study weighted",
+    m.FubiniStudy(jnp.array([0.5, 0.0, 2.0, 1.0])),
+    lambda: {"psi": normal(4, 2), "index": jnp.arange(4)},
+)
 # Transport.
 add(
     "wasserstein gaussian",

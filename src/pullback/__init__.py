@@ -12,6 +12,8 @@ from . import solver as solver
 from . import step as step
 from . import testing as testing
 from . import until as until
+from . import vmc as vmc
+from . import weights as weights
 from ._base.results import RESULTS as RESULTS
 from ._base.stateful import Stateful as Stateful
 from ._base.tangent import CotangentVector as CotangentVector
@@ -22,9 +24,9 @@ from ._descent.block_descent import BlockState as BlockState
 from ._descent.constrained import ConstrainedStep as ConstrainedStep
 from ._descent.constrained import constrained_step as constrained_step
 from ._descent.descent import NaturalGradientDescent as NaturalGradientDescent
+from ._descent.metric_memory import MetricMemory as MetricMemory
 from ._descent.optax_face import OptaxState as OptaxState
 from ._descent.optax_face import as_optax as as_optax
-from ._descent.metric_memory import MetricMemory as MetricMemory
 from ._descent.record import DescentState as DescentState
 from ._descent.record import Record as Record
 from ._fit.batches import Sampler as Sampler

@@ -58,7 +58,7 @@ def test_dtypes_under_strict_promotion():
 
 
 def test_complex_leaves_are_refused_and_finite_ones_found():
-    with pytest.raises(ValueError, match=r"params\['b'\] is complex \(complex128\).*'re': z\.real"):
-        refuse_complex({"a": jnp.ones(1), "b": jnp.ones(1, complex)}, "params")
-    refuse_complex(TREE, "params")
+    with pytest.raises(ValueError, match=r"Simplex\(\): \['b'\] is complex \(complex128\)\. Use"):
+        refuse_complex({"a": jnp.ones(1), "b": jnp.ones(1, complex)}, "Simplex()", "Use x.real.")
+    refuse_complex(TREE, "Simplex()", "Use x.real.")
     assert bool(all_finite(TREE)) and not bool(all_finite({"a": jnp.asarray([1.0, jnp.nan])}))

@@ -112,7 +112,17 @@ REFUSED = {
     ),
     "scores matrix": (lambda: m.Scores(jnp.ones((2, 2))), "a vector of non-negative weights"),
     "scores shape": (lambda: m.Scores(jnp.ones(2)).root(THREE), r"got \(3,\) and \(2,\)"),
-    "scores rows": (lambda: m.Scores().root(normal(2, 2)), r"shape \(N,\)"),
+    "scores rows": (
+        lambda: m.Scores().root({"a": normal(2), "b": normal(3)}),
+        r"shape \(N,\).*\[\(2,\), \(3,\)\]",
+    ),
+    "scores scalar": (lambda: m.Scores().root(jnp.ones(())), r"shape \(N,\)"),
+    "fubini weights": (
+        lambda: m.FubiniStudy(jnp.array([1.0, -1.0])),
+        r"FubiniStudy\(weights=\[ 1\. -1\.\]\): weights must be a vector of non-negative weights",
+    ),
+    "fubini shape": (lambda: m.FubiniStudy().root(normal(2, 3)), r"\(D,\) or \(D, 2\).*\(2, 3\)"),
+    "fubini count": (lambda: m.FubiniStudy(jnp.ones(2)).root(THREE), r"got \(3,\) and \(2,\)"),
     "wasserstein names": (lambda: m.WassersteinGaussian().root({"mean": THREE}), "'scale': ..."),
     "wasserstein shapes": (
         lambda: m.WassersteinGaussian().root({"mean": THREE, "scale": THREE[:1]}),

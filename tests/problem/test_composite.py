@@ -113,8 +113,13 @@ def test_the_divergence_is_averaged_as_the_metric_is():
     each = jnp.sum((u - z) ** 2, axis=1) / 2
     found = objective.divergence(u.at[1].set(jnp.nan), z)
     assert abs(float(found - (0.5 * each[0] + 2.0 * each[2]))) < 1e-14
-    scores = pb.Composite(lambda p, x: x[:, 0], lambda z: z, pb.metric.Scores())
-    assert not scores.at((x,)).has_divergence, "one form on the whole batch has no average"
+    scores = pb.Composite(lambda p, x: x[:, 0], lambda z: z, pb.metric.Scores(), problem.measure)
+    objective = scores.at((x,))
+    assert objective.has_divergence, "one form on the whole batch has one for all"
+    found = objective.divergence(u[:, 0].at[1].set(jnp.nan), z[:, 0])
+    gap, share = np.asarray(u - z)[[0, 2], 0], np.asarray([0.2, 0.8])
+    moved = share * np.exp(gap) / np.sum(share * np.exp(gap))
+    assert abs(float(found) - 2.5 * np.sum(moved * np.log(moved / share))) < 1e-14
 
 
 def test_a_model_without_data_is_one_sample():

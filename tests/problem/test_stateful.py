@@ -93,8 +93,6 @@ def test_one_state_per_sample_is_explained():
 def test_parameters_are_checked_as_without_state():
     with pytest.raises(ValueError, match="no floating array"):
         pb.natural_gradient(problem(), pb.Stateful(1, STATE), (X, Y))
-    with pytest.raises(ValueError, match="is complex"):
-        pb.natural_gradient(problem(), pb.Stateful(W.astype(complex), STATE), (X, Y))
     with pytest.raises(RuntimeError, match=r"params.params \(first at index \(0, 0\)\)"):
         pb.natural_gradient(problem(), pb.Stateful(W.at[0, 0].set(jnp.nan), STATE), (X, Y))
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = (
     "pullback",
     "pullback.constraint",
+    "pullback.weights",
     "pullback.event",
     "pullback.inverse",
     "pullback.linear",
@@ -26,6 +27,7 @@ MODULES = (
     "pullback.step",
     "pullback.testing",
     "pullback.until",
+    "pullback.vmc",
 )
 
 

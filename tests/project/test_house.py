@@ -24,6 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "inverse": {"_base"},
     "linear": {"_base"},
     "constraint": {"_base"},
+    "weights": {"_base"},
     "_problem": {"metric", "_compat"},
     "_rows": {"_problem", "_compat"},
     "_gram": {"_rows"},
@@ -31,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "_natural": {"solver"},
     "step": {"_natural"},
     "momentum": {"_natural"},
-    "_descent": {"step", "momentum", "constraint"},
+    "_descent": {"step", "momentum", "constraint", "weights"},
     "until": {"_base"},
     "_fit": {"_descent", "until", "plot"},
     "event": {"_problem"},
@@ -39,7 +40,8 @@ ROOMS: dict[str, set[str]] = {
     "_proximal": {"_natural"},
     "_geometry": {"_descent", "_flow"},
     "pde": {"_fit"},
-    "testing": {"_fit", "_geometry", "_proximal", "pde", "linear"},
+    "vmc": {"_fit"},
+    "testing": {"_fit", "_geometry", "_proximal", "pde", "vmc", "linear"},
 }
 PRIVATE_JAX = "_compat"
 """The one room that may lean on JAX's insides."""
@@ -240,7 +242,7 @@ def test_what_is_imported_is_declared():
     extras = {name(line) for line in project["optional-dependencies"]["lab"]}
     known = {"sklearn": "scikit_learn", "jaxlib": "jax", "markdown_it": "markdown_it_py"}
     # Imported where they are used, with a message if absent; IPython only by a program inside it.
-    optional = {"matplotlib", "rich", "IPython"}
+    optional = {"matplotlib", "rich", "IPython", "netket"}
 
     def foreign(paths):
         found = set()

@@ -166,6 +166,8 @@ def test_every_generic_leaf_has_a_reason():
     assert found.startswith("generic: the samples mix in 200 statistics, 200 of them in dot_gen")
     scores = lambda p, x: model(p, x)[:, 0]
     found = reasons(scores, params, (x,), metric=pb.metric.Scores())
+    assert found == {"['w']": "factors 128 x 5"}
+    found = reasons(scores, params, (x,), metric=pb.metric.FubiniStudy())
     assert found == {"['w']": "generic: the metric couples samples"}
     found = reasons(model, params, (x,), inverse=pb.inverse.MoorePenrose(gauge=2.0))
     assert found == {"['w']": "generic: the inverse has a gauge"}

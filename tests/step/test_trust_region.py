@@ -87,3 +87,47 @@ def test_radius_and_divergence_exclude_each_other():
         pb.step.TrustRegion(extend=1)
     with pytest.raises(ValueError, match="divergence"):
         pb.step.TrustRegion(divergence=0.0)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_the_region_of_scores_is_that_of_the_reweighted_samples(columns):
+    """One divergence of the whole batch, summed over the outputs of a sample."""
+    x, y, params = normal(30, 4), normal(30, columns, seed=1), 0.3 * normal(4, columns, seed=2)
+    weights = np.linspace(0.0, 2.0, 30)
+    y = y - np.average(y, axis=0, weights=weights)[None]
+    outputs = lambda p, x: jnp.tanh(x @ p) if columns > 1 else jnp.tanh(x @ p)[:, 0]
+    problem = pb.Composite(
+        outputs,
+        lambda z, y: jnp.sum(z.reshape(y.shape) * y, axis=1),
+        pb.metric.Scores(),
+        pb.Weights(jnp.asarray(weights)),
+    )
+    rule = pb.step.TrustRegion(divergence=0.01, extend=True, adapt=False)
+    opt = pb.NaturalGradientDescent(problem, step=rule)
+    new, _, record = opt.step(params, opt.init(params), (x, y))
+    gap = np.tanh(np.asarray(x @ new)) - np.tanh(np.asarray(x @ params))
+    share = weights[:, None] / weights.sum()
+    moved = share * np.exp(gap) / np.sum(share * np.exp(gap), axis=0)
+    kl = np.sum(moved[1:] * np.log(moved[1:] / share[1:]))
+    close(record.divergence, weights.sum() * kl)
+    assert bool(record.accepted) and 0.0099 <= float(record.divergence) <= 0.01
+
+
+def test_the_region_of_a_state_is_in_the_fidelity():
+    """Imaginary time of a two-level system: half of the negative log-fidelity is spent."""
+    energy = jnp.asarray([[1.0, 0.3], [0.3, -1.0]])
+
+    def mean_energy(psi):
+        image = energy @ psi
+        return jnp.sum(psi * image) / jnp.sum(psi * psi)
+
+    psi = lambda p: jnp.stack([jnp.exp(p[0]) * jnp.cos(p[1]), jnp.exp(p[0]) * jnp.sin(p[1])])
+    states = lambda p: psi(p)[:, None] * jnp.asarray([[0.6, 0.8]])
+    problem = pb.Composite(states, mean_energy, pb.metric.FubiniStudy())
+    rule = pb.step.TrustRegion(divergence=0.02, extend=True, adapt=False)
+    opt = pb.NaturalGradientDescent(problem, step=rule)
+    params = jnp.asarray([3.0, 0.4])
+    new, _, record = opt.step(params, opt.init(params))
+    assert abs(float(new[0] - 3.0)) < 1e-12, "the norm is no direction"
+    close(record.divergence, -np.log(np.cos(float(new[1]) - 0.4) ** 2) / 2)
+    assert 0.0198 <= float(record.divergence) <= 0.02

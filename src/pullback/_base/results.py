@@ -70,6 +70,10 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The outputs of a sample change when the sample stands alone: the model mixes samples "
         "(batch normalisation?). Declare it: `Composite(..., coupled=True)`."
     )
+    not_holomorphic = (
+        "The model is not holomorphic at this point: J(iδ) is not iJ(δ). Leave `holomorphic=True` "
+        "out of `Composite(...)`."
+    )
     saturated = (
         "Some samples are saturated beyond the range of the floating-point type: the differential "
         "of `loss` underflowed to zero there, and with it their part of the step. Leave `loss` out "

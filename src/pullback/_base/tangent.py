@@ -121,7 +121,9 @@ class CotangentVector(eqx.Module):
             raise TypeError(
                 f"a covector is paired with a TangentVector, got {_kind(vector)}. {SHARP}."
             )
-        products: Any = jax.tree.leaves(jax.tree.map(jnp.vdot, self.tree, vector.tree))
+        # A covector of complex numbers is in the convention of `jax.grad` (`pairs.py`).
+        pair = lambda g, v: jnp.real(jnp.vdot(jnp.conj(g), v))
+        products: Any = jax.tree.leaves(jax.tree.map(pair, self.tree, vector.tree))
         total: Any = sum(products[1:], products[0])
         return total
 

@@ -1,8 +1,9 @@
-"""Pytrees as vectors: the floating leaves of a tree in one flat array.
+"""Pytrees as vectors: the floating and complex leaves of a tree in one flat real array.
 
-Only floating array leaves are *coordinates*. All other leaves of a tree (integers, booleans,
-strings, functions, PRNG keys) are *carried*: they are neither differentiated nor changed, and are
-`None` in vectors and covectors, as in Equinox. So is every leaf of the state of a `Stateful`.
+Only floating and complex array leaves are *coordinates*; a complex number is two of them
+(`pairs.py`). All other leaves of a tree (integers, booleans, strings, functions, PRNG keys) are
+*carried*: they are neither differentiated nor changed, and are `None` in vectors and covectors, as
+in Equinox. So is every leaf of the state of a `Stateful`.
 """
 
 import math
@@ -15,24 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from .pairs import as_complex, as_pair, conjugate, is_complex, real_dtype
 from .stateful import Stateful
 
 
 def is_coordinate(leaf: Any) -> bool:
-    """Whether a leaf is a coordinate: a real floating array."""
-    return eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+    """Whether a leaf is a coordinate: a floating or complex array."""
+    return eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def refuse_complex(tree: PyTree, name: str) -> None:
-    """Raise a `ValueError` if a leaf is complex."""
-    # A Hermitian metric is another theory, and taking real parts would hide that.
+def refuse_complex(tree: PyTree, owner: str, cure: str) -> None:
+    """Raise a `ValueError` if a leaf is complex, for what has no meaning there."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-            raise ValueError(
-                f"{name}{jax.tree_util.keystr(path)} is complex ({leaf.dtype}). Real parameters "
-                f"and outputs only: split it, e.g. {name} = {{'re': z.real, 'im': z.imag}}, and "
-                f"put them together inside the model."
-            )
+        if eqx.is_array(leaf) and is_complex(leaf.dtype):
+            name = jax.tree_util.keystr(path) or "params"
+            raise ValueError(f"{owner}: {name} is complex ({leaf.dtype}). {cure}")
 
 
 def split(tree: PyTree) -> tuple[PyTree, PyTree]:
@@ -81,14 +79,18 @@ def cast_like(tree: PyTree, like: PyTree) -> PyTree:
 
 
 def coarsest_dtype(*dtypes: np.dtype) -> np.dtype:
-    """The dtype with the fewest digits, which bounds the accuracy of results from all of these."""
-    return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
+    """The dtype with the fewest digits, which bounds the accuracy of results from all of these.
+
+    It is real: that of the parts of a complex one.
+    """
+    return real_dtype(max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps)))
 
 
 class Structure(eqx.Module):
-    """How a tree of coordinates lies in one flat vector.
+    """How a tree of coordinates lies in one flat vector, which is real.
 
-    It is hashable, so that it may be static under `jax.jit`.
+    A complex leaf is real and imaginary part of its first entry, then of the next. It is hashable,
+    so that it may be static under `jax.jit`.
     """
 
     treedef: Any = eqx.field(static=True)
@@ -97,8 +99,14 @@ class Structure(eqx.Module):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of coordinates of each leaf."""
-        return tuple(math.prod(shape) for shape in self.shapes)
+        """The number of coordinates of each leaf, two for a complex number."""
+        return tuple(math.prod(shape) for shape in self.real_shapes)
+
+    @property
+    def real_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each leaf, with a trailing axis of two if it is complex."""
+        described = zip(self.shapes, self.dtypes, strict=True)
+        return tuple((*shape, 2) if is_complex(dtype) else shape for shape, dtype in described)
 
     @property
     def size(self) -> int:
@@ -107,8 +115,9 @@ class Structure(eqx.Module):
 
     @property
     def dtype(self) -> np.dtype:
-        """The common dtype of the flat vector."""
-        return common_dtype(*self.dtypes) if self.dtypes else jnp.result_type(float)
+        """The common dtype of the flat vector; it is real."""
+        dtypes = map(real_dtype, self.dtypes)
+        return common_dtype(*dtypes) if self.dtypes else jnp.result_type(float)
 
     @property
     def paths(self) -> list[Any]:
@@ -130,8 +139,22 @@ class Structure(eqx.Module):
                 f"got {treedef} with shapes {tuple(jnp.shape(x) for x in leaves)}."
             )
         # Empty arrays stay out of the program (`unravel`).
-        leaves = [jnp.ravel(x).astype(self.dtype) for x in leaves if x.size]
+        leaves = [self._flat(i, leaf) for i, leaf in enumerate(leaves) if leaf.size]
         return jnp.concatenate(leaves) if leaves else jnp.zeros(0, self.dtype)
+
+    def _flat(self, number: int, leaf: Array) -> Array:
+        """The coordinates of a leaf; a real one is also that of a complex one."""
+        dtype = self.dtypes[number]
+        if is_complex(leaf.dtype) and not is_complex(dtype):
+            raise ValueError(
+                f"{self.names[number]} is complex ({leaf.dtype}), and the tree is real there "
+                f"({dtype}): pass the real part, x.real."
+            )
+        return jnp.ravel(as_pair(leaf) if is_complex(dtype) else leaf).astype(self.dtype)
+
+    def ravel_covector(self, tree: PyTree) -> Array:
+        """The flat covector of a tree in the convention of `jax.grad` (`pairs.py`)."""
+        return self.ravel(conjugate(tree))
 
     def unravel(self, vector: Array) -> PyTree:
         """The tree of this structure from its flat vector, each leaf in its own dtype."""
@@ -143,11 +166,16 @@ class Structure(eqx.Module):
 
         # An empty part of a split makes XLA lose what it knows of calls to LAPACK (XLA of 2026: "no
         # registered implementation for untyped custom call").
-        def leaf(size, shape, dtype):
-            return next(parts).reshape(shape).astype(dtype) if size else jnp.zeros(shape, dtype)
+        def leaf(shape, dtype):
+            kind = real_dtype(dtype)
+            x = jnp.zeros(shape, kind) if 0 in shape else next(parts).reshape(shape).astype(kind)
+            return as_complex(x) if is_complex(dtype) else x
 
-        leaves = map(leaf, self.sizes, self.shapes, self.dtypes)
-        return jax.tree.unflatten(self.treedef, leaves)
+        return jax.tree.unflatten(self.treedef, map(leaf, self.real_shapes, self.dtypes))
+
+    def unravel_covector(self, covector: Array) -> PyTree:
+        """The tree of a flat covector, in the convention of `jax.grad` (`pairs.py`)."""
+        return conjugate(self.unravel(covector))
 
 
 def structure(tree: PyTree) -> Structure:
@@ -171,8 +199,8 @@ def as_data(tree: PyTree) -> PyTree:
 
 
 def all_finite(tree: PyTree) -> Array:
-    """Whether every coordinate of a tree is finite, and every complex number outside a state."""
-    leaves = jax.tree.leaves(eqx.filter(tree, _coordinates(tree, eqx.is_inexact_array)))
+    """Whether every coordinate of a tree is finite."""
+    leaves = jax.tree.leaves(split(tree)[0])
     if not leaves:
         return jnp.asarray(True)
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))

@@ -1,4 +1,4 @@
-"""Flat vectors: a norm that does not overflow, and a probe of linear maps."""
+"""Flat vectors: a norm that does not overflow, a probe of linear maps, a sum of many rows."""
 
 import math
 from typing import Any
@@ -8,6 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .types import Scalar
+
+TOGETHER = 8
+"""How many rows are summed at once: each has its own stream from memory."""
+FEW = 2**16
+"""The entries up to which a matrix is in the cache anyway."""
 
 
 def norm(x: Array) -> Scalar:
@@ -46,3 +51,32 @@ def finite_or_nan(a: Array) -> Array:
     LAPACK does not return from the singular values of a matrix with an infinite entry.
     """
     return jnp.where(jnp.all(jnp.isfinite(a)), a, jnp.nan)
+
+
+def combine(rows: Float[Array, "m P"], y: Float[Array, " m"]) -> Float[Array, " P"]:
+    """Return Σ y_i a_i over the rows a_i of a matrix.
+
+    On the CPU, XLA's product with a transposed matrix reads it at a third of the speed of memory,
+    or less; the sums of eight rows at a time do not.
+    """
+    m, size = rows.shape
+    if m < 2 * TOGETHER or m * size <= FEW:
+        return rows.T @ y
+    return jax.lax.platform_dependent(rows, y, cpu=_by_eights, default=lambda a, y: a.T @ y)
+
+
+def _by_eights(rows: Array, y: Array) -> Array:
+    """Return the sum of `combine`, in a loop over blocks of rows."""
+    whole = rows.shape[0] // TOGETHER * TOGETHER
+
+    def add(total, a, y):
+        for i in range(a.shape[0]):
+            total = total + y[i] * a[i]
+        return total
+
+    def turn(k, total):
+        take = lambda x: jax.lax.dynamic_slice_in_dim(x, k * TOGETHER, TOGETHER)
+        return add(total, take(rows), take(y))
+
+    start = add(jnp.zeros(rows.shape[1], rows.dtype), rows[whole:], y[whole:])
+    return jax.lax.fori_loop(0, whole // TOGETHER, turn, start)

@@ -9,10 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
 """Equations that only call a program, which may be inlined."""
+
+LITERALS = (np.ndarray, np.generic, bool, int, float, complex, jax.Array)
+SMALL = 4096
+"""The entries up to which constants are compared."""
 
 
 class JaxEquation(Protocol):
@@ -113,6 +118,65 @@ def evaluate(program: Program, eqn: JaxEquation, values: Sequence[Any]) -> list[
         constvars=(), invars=list(given), outvars=list(eqn.outvars), eqns=[eqn], debug_info=debug
     )
     return jaxpr_as_fun(ClosedJaxpr(single, ()))(*given.values())
+
+
+def simplified(program: Program) -> Program:
+    """The same program without equations that repeat another one or that nothing uses.
+
+    Equations with side effects stay. What equations call is left as it is.
+    """
+    jaxpr = program.jaxpr
+    same: dict[Any, Any] = {}
+    known: dict[Any, Any] = {}
+    for name, value in zip(jaxpr.constvars, program.consts, strict=True):
+        key = _content(value)
+        if key is not None:
+            same[name] = known.setdefault(key, name)
+    now = lambda v: v if is_literal(v) else same.get(v, v)
+    kept = []
+    for eqn in jaxpr.eqns:
+        eqn = eqn.replace(invars=[now(v) for v in eqn.invars])
+        key = _identity(eqn)
+        before = None if key is None else known.setdefault(key, eqn)
+        if before is None or before is eqn:
+            kept.append(eqn)
+        else:
+            same |= dict(zip(eqn.outvars, before.outvars, strict=True))
+    outputs = [now(v) for v in jaxpr.outvars]
+    wanted = {v for v in outputs if not is_literal(v)}
+    used = []
+    for eqn in reversed(kept):
+        if eqn.effects or wanted.intersection(eqn.outvars):
+            used.append(eqn)
+            wanted.update(v for v in eqn.invars if not is_literal(v))
+    debug = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    return Program(
+        jaxpr.replace(eqns=used[::-1], outvars=outputs, debug_info=debug), program.consts
+    )
+
+
+def _identity(eqn: Any) -> Any:
+    """What two equations with the same results have in common; `None` if that is not known."""
+    # A result that is dropped has no name by which it could be used.
+    if eqn.effects or any(type(v).__name__ == "DropVar" for v in eqn.outvars):
+        return None
+    names = tuple(("literal", _content(v.val)) if is_literal(v) else v for v in eqn.invars)
+    key = (eqn.primitive, names, tuple(sorted(eqn.params.items(), key=lambda item: item[0])))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return None if ("literal", None) in names else key
+
+
+def _content(value: Any) -> Any:
+    """The shape, type and bytes of a small array that is known; otherwise `None`."""
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, LITERALS):
+        return None
+    array = np.asarray(value)
+    if array.size > SMALL or array.dtype.hasobject:
+        return None
+    return array.shape, str(array.dtype), array.tobytes()
 
 
 def inner_programs(eqn: JaxEquation) -> list[Program]:

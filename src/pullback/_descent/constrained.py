@@ -137,7 +137,7 @@ def _step(
     dropped = jnp.zeros((), like.dtype)
     if penalty is not None:
         rows = sub.evaluation.rows
-        g = like.ravel(penalty.covector(params)).astype(rows.dtype)
+        g = like.ravel_covector(penalty.covector(params)).astype(rows.dtype)
         v = sub.solve(None, g)
         displacement = displacement + move.rate * v
         outside = g - rows.rmv(rows.mv(v))

@@ -51,6 +51,7 @@ from . import shown
 from .loss import HasLoss
 from .metric_memory import MetricMemory, as_memory, check_memory, updated
 from .record import SOLVERS, USABLE, DescentState, Record
+from .weighting import as_weighting, next_weights, weighed
 
 
 class NaturalGradientDescent(HasLoss):
@@ -70,6 +71,7 @@ class NaturalGradientDescent(HasLoss):
     constraint: Callable[[Params], Params] | None
     penalty: Callable[[Params], Scalar] | None
     metric_memory: MetricMemory | None
+    weighting: Callable[..., Any] | None
 
     def __init__(
         self,
@@ -83,6 +85,7 @@ class NaturalGradientDescent(HasLoss):
         penalty: Callable[[Params], Scalar] | None = None,
         memory: int = MEMORY,
         metric_memory: MetricMemory | float | Scalar | None = None,
+        weighting: Callable[..., Any] | None = None,
     ):
         """Build an optimiser.
 
@@ -108,6 +111,9 @@ class NaturalGradientDescent(HasLoss):
         - `memory`: bound in bytes on the working storage of Jacobian blocks.
         - `metric_memory`: an average of the metric over steps, `MetricMemory(0.6)`, or its factor;
             defaults to the metric of each step alone.
+        - `weighting`: how the weights of `Terms` change after each step: one of
+            `pullback.weights`, or a function `rule(losses, norms, traces, weights) -> weights` of
+            numbers per term. Defaults to the weights of the problem.
         """
         check_problem(problem)
         problem.check_loss()
@@ -134,7 +140,8 @@ class NaturalGradientDescent(HasLoss):
         self.constraint = None if constraint is None else canonical(constraint)
         self.penalty = None if penalty is None else canonical(penalty)
         self.metric_memory = as_memory(metric_memory)
-        check_memory(self.metric_memory, problem, self.metric_batch)
+        self.weighting = as_weighting(weighting, problem)
+        check_memory(self.metric_memory, problem, self.metric_batch, self.weighting)
 
     def __repr__(self) -> str:
         parts = [f"{name}={text}" for name, text in shown.parts(self)]
@@ -162,7 +169,9 @@ class NaturalGradientDescent(HasLoss):
         metric = None
         if self.metric_memory is not None:
             metric = self.metric_memory.init(like.size, like.dtype)
-        return DescentState(jnp.zeros((), jnp.int32), self.rule.init(like.dtype), memory, metric)
+        weights = None if self.weighting is None else getattr(self.problem, "scales", None)
+        rule = self.rule.init(like.dtype)
+        return DescentState(jnp.zeros((), jnp.int32), rule, memory, metric, weights)
 
     def step(
         self,
@@ -186,7 +195,7 @@ class NaturalGradientDescent(HasLoss):
         - `metric_batch`: what the metric is averaged over in this step; defaults to the
             `metric_batch` of the optimiser.
         - `gradient`: a covector to follow in place of the gradient of the problem, e.g. a clipped
-            one; `as_optax` passes one.
+            one; `as_optax` passes one. Complex leaves are as `jax.grad` returns them.
         """
         arguments = self._arguments(params, state, batch, metric_batch, gradient)
         traced = is_traced(arguments)
@@ -220,9 +229,8 @@ class NaturalGradientDescent(HasLoss):
 
         `step` and `fit` use it, so that a changed number compiles nothing.
         """
-        where = lambda o: (o.strategy, o.rule, o.momentum, o.metric_memory)
-        pieces = (as_data(self.rule), as_data(self.momentum), as_data(self.metric_memory))
-        numbers = (self.strategy.as_data(), *pieces)
+        where = lambda o: (o.strategy, o.rule, o.momentum, o.metric_memory, o.weighting)
+        numbers = (self.strategy.as_data(), *map(as_data, where(self)[1:]))
         return eqx.tree_at(where, self, numbers, is_leaf=lambda x: x is None)
 
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
@@ -247,7 +255,7 @@ def _step(
     careful: bool,
 ) -> tuple[Params, DescentState, Record]:
     like = structure(params)
-    problem, memory = opt.problem, opt.metric_memory
+    problem, memory = weighed(opt.problem, state.weights), opt.metric_memory
     if memory is not None:
         problem, batch = memory.stacked(problem, state.metric), memory.batches(batch)
     sub = subproblem(
@@ -258,7 +266,7 @@ def _step(
         metric_batch,
         penalty=opt.penalty,
         constraint=opt.constraint,
-        covector=None if gradient is None else like.ravel(gradient),
+        covector=None if gradient is None else like.ravel_covector(gradient),
         least=opt.rule.least_damping(state.rule),
         careful=careful,
     )
@@ -282,11 +290,13 @@ def _step(
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)
     kept = lambda new, old: jnp.where(failed, old, new).astype(old.dtype)
+    renew = lambda: next_weights(opt.weighting, sub.evaluation)
     new_state = DescentState(
         count=state.count + 1,
         rule=jax.tree.map(kept, rule, state.rule),
         previous=remember(opt.momentum, solved, state.previous, move.direction, accepted, failed),
         metric=updated(memory, sub.evaluation.rows, state.metric, failed),
+        weights=None if state.weights is None else jax.tree.map(kept, renew(), state.weights),
     )
     change = like.ravel(new_params) - like.ravel(params)
     record = _record(state.count, sub, move, stats, result, accepted, change)

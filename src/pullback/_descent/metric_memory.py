@@ -207,7 +207,9 @@ def as_memory(memory: Any) -> MetricMemory | None:
     )  # fmt: skip
 
 
-def check_memory(memory: MetricMemory | None, problem: AbstractProblem, other: Any) -> None:
+def check_memory(
+    memory: MetricMemory | None, problem: AbstractProblem, other: Any, weighting: Any
+) -> None:
     """Raise a `ValueError` for what cannot be combined with an average of the metric."""
     if memory is None:
         return
@@ -215,6 +217,11 @@ def check_memory(memory: MetricMemory | None, problem: AbstractProblem, other: A
         raise ValueError(
             "NaturalGradientDescent(metric_memory=..., metric_batch=...): the metric is averaged "
             "over the batches of earlier steps, or over a batch of its own. Leave one out."
+        )
+    if weighting is not None:
+        raise ValueError(
+            "NaturalGradientDescent(metric_memory=..., weighting=...): weights that adapt are not "
+            "defined for an averaged metric. Leave one out."
         )
     if problem.stateful:
         raise ValueError(

@@ -45,7 +45,8 @@ def as_optax(
     ```
 
     `update` also takes `metric_batch=` and ignores other extra arguments. The update is already a
-    descent step: no learning rate follows. `optax.masked`, `partition` and `multi_transform` hide
+    descent step: no learning rate follows. The gradient of complex parameters is what `jax.grad`
+    returns, not its conjugate. `optax.masked`, `partition` and `multi_transform` hide
     parameters that the Jacobian needs, and raise. `optax.MultiSteps` averages gradients over
     several batches, but the metric is that of the last one. The update of a `Stateful` moves its
     state too, to the rounding of an addition.

@@ -36,6 +36,8 @@ class DescentState(eqx.Module):
     Of size zero if there is no momentum."""
     metric: Any = None
     """What `MetricMemory` keeps; `None` if the metric is not averaged over steps."""
+    weights: Any = None
+    """The weights of several `Terms` in the next step, if they adapt."""
 
     def __repr__(self) -> str:
         return shown.state(self)

@@ -90,7 +90,7 @@ def parts(opt: Any) -> list[tuple[str, str]]:
         found.append(("momentum", repr(opt.momentum)))
     if opt.metric_memory is not None:
         found.append(("metric_memory", repr(opt.metric_memory)))
-    others = ("metric_batch", "constraint", "penalty")
+    others = ("metric_batch", "constraint", "penalty", "weighting")
     given = ((name, getattr(opt, name)) for name in others)
     return found + [(name, brief(value)) for name, value in given if value is not None]
 

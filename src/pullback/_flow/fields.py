@@ -24,6 +24,7 @@ from .._natural.outcome import present_finite
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
 from .._problem.batch import AnyBatch
+from .._problem.composite import real_outputs
 from .._problem.problem import AbstractObjective, AbstractProblem
 from ..event import Inspection
 from ..inverse._base import AbstractInverse
@@ -143,7 +144,7 @@ class EuclideanFlow(AbstractFlow):
         per_sample = self._log_loss(problem)
         if per_sample is None:
             _, slope = objective.differential(params)
-            return -jnp.exp(log_rate) * like.ravel(slope)
+            return -jnp.exp(log_rate) * like.ravel_covector(slope)
         moving, carried = split(params)
 
         def log_value(moving):
@@ -151,7 +152,7 @@ class EuclideanFlow(AbstractFlow):
             return total_log_loss(objective, per_sample, outputs)
 
         level, slope = jax.value_and_grad(log_value)(moving)
-        return -jnp.exp(log_rate + level) * like.ravel(slope)
+        return -jnp.exp(log_rate + level) * like.ravel_covector(slope)
 
     def inspect(self, problem, params, batch, check=False):
         velocity = self.velocity(problem, params, batch, jnp.zeros((), structure(params).dtype))
@@ -164,7 +165,7 @@ class EuclideanFlow(AbstractFlow):
         if self.log_loss is not None:
             return self.log_loss
         one = closed_form(problem)
-        return None if one is None else jax.vmap(one)
+        return None if one is None else lambda z, y: jax.vmap(one)(*real_outputs(z, y))
 
 
 class NewtonFlow(AbstractFlow):

@@ -1,5 +1,6 @@
 r"""`flow`: integrate \(\dot\theta = -v(\theta)\) from a point, with diffrax."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -197,21 +198,24 @@ def _integrate(
     # flow at the end of its step.
     located = stops.locatable and y0.dtype == jnp.result_type(float)
     finder = optx.Newton(tolerance, tolerance) if located else None
-    solution = dfx.diffeqsolve(
-        dfx.ODETerm(velocity),
-        settings.integrator,
-        t0=jnp.zeros_like(end),
-        t1=end,
-        dt0=None,
-        y0=y0,
-        args=equation,
-        saveat=settings.saves(equation),
-        stepsize_controller=settings.controller(end),
-        event=dfx.Event(stops.conditions(start, settings.tolerance), finder, direction=False),
-        max_steps=settings.max_steps,
-        progress_meter=dfx.TextProgressMeter() if settings.progress else dfx.NoProgressMeter(),
-        throw=False,
-    )
+    with warnings.catch_warnings():
+        # The state is real; complex numbers are data.
+        warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")
+        solution = dfx.diffeqsolve(
+            dfx.ODETerm(velocity),
+            settings.integrator,
+            t0=jnp.zeros_like(end),
+            t1=end,
+            dt0=None,
+            y0=y0,
+            args=equation,
+            saveat=settings.saves(equation),
+            stepsize_controller=settings.controller(end),
+            event=dfx.Event(stops.conditions(start, settings.tolerance), finder, direction=False),
+            max_steps=settings.max_steps,
+            progress_meter=dfx.TextProgressMeter() if settings.progress else dfx.NoProgressMeter(),
+            throw=False,
+        )
     return _trajectory(solution, equation, t1, start, stops, settings)
 
 

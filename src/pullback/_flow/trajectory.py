@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._base.checks import error
+from .._base.pairs import real_pairs
 from .._base.results import RESULTS, outcome
 from .._base.show import is_single, known, number, paragraph, several, table
 from .._base.tree import structure
@@ -160,7 +161,8 @@ class Trajectory(eqx.Module):
         **Arguments:**
 
         - `outputs`: which outputs, by their place in the ravelled outputs or, if the outputs are
-            one array, by an index for each of its axes; defaults to none. Needs dense output.
+            one array, by an index for each of its axes (complex outputs have one more, of two);
+            defaults to none. Needs dense output.
         - `axes`: the axes to draw on, two with outputs; defaults to new ones.
         """
         from ..plot._flows import path, sampled
@@ -173,7 +175,8 @@ class Trajectory(eqx.Module):
         t, values = (np.asarray(x) for x in self.steps)
         if outputs is None:
             return path(t, values, axes=axes)
-        places = entries("Trajectory.plot", outputs, self.equation.objective.outputs(self.params))
+        z = real_pairs(self.equation.objective.outputs(self.params))
+        places = entries("Trajectory.plot", outputs, z)
         fine = sampled(t, values, SHOWN)
         z = self.outputs(fine)
         flat = np.asarray(jax.vmap(lambda z: structure(z).ravel(z))(z))

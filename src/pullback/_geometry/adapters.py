@@ -15,6 +15,7 @@ import jax
 import optax
 from jaxtyping import PyTree
 
+from .._base.pairs import conjugate
 from .._base.results import RESULTS
 from .._base.tree import split, structure
 from .._base.types import Flat, Params, Vector
@@ -125,6 +126,8 @@ def _optax_update(
     moving, carried = split(params)
     objective = problem.at(batch)
     value, g = objective.differential(params)
+    # Optax subtracts gradients from parameters: steepest ascent, not the covector of `jax.grad`.
+    g = conjugate(g)
     extended = optax.with_extra_args_support(transformation)
     value_fn = lambda p: objective.value(eqx.combine(p, carried))
     # Optax is not written for strict promotion, which a user may have switched on.

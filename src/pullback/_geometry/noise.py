@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base.pairs import like_precision
 from .._base.tree import is_coordinate
 from .._base.types import Params
 from .._compat.xla import jit
@@ -30,7 +31,7 @@ def noise_of(problem: AbstractProblem, params: Params, batch: AnyBatch, dtype: n
     other = np.dtype(np.float64 if longer else np.float32)
     if other == dtype:
         return float("nan")
-    cast = lambda x: x.astype(other) if is_coordinate(x) else x
+    cast = lambda x: x.astype(like_precision(x.dtype, other)) if is_coordinate(x) else x
     differences = []
     # One rounding error may be small by chance: some more are made close by.
     for shift in SHIFTS:

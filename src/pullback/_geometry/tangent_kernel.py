@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.checks import positive
+from .._base.pairs import conjugate
 from .._base.results import RESULTS
 from .._base.show import facts, ratio
 from .._base.tree import all_finite, split, structure
@@ -64,13 +65,13 @@ class TangentKernel(eqx.Module):
         return f"TangentKernel(JG⁺Jᵀ, {shape}{watched}, {how})"
 
     def direction(self, c: OutputCovector) -> Flat:
-        """Return the vector on the parameters that answers to c: Jᵀc or G⁺Jᵀc, flat.
+        """Return the vector on the parameters that answers to c: Jᵀc or G⁺Jᵀc, flat and real.
 
         **Arguments:**
 
         - `c`: an output covector.
         """
-        return _direction(self, c)
+        return _direction(self, self._real(c))
 
     def product(self, c: OutputCovector) -> OutputVector:
         """Return the kernel times c: how the outputs move.
@@ -79,7 +80,7 @@ class TangentKernel(eqx.Module):
 
         - `c`: an output covector of the batch.
         """
-        return _product(self, c)
+        return self.rows.linear.own(_product(self, self._real(c)))
 
     def column(self, *index: int) -> OutputVector:
         """Return how the outputs, which must be one array, move in answer to one entry of them.
@@ -91,7 +92,7 @@ class TangentKernel(eqx.Module):
         return self.product(self._unit(index))
 
     def matrix(self) -> Float[Array, "m n"]:
-        """Return the kernel, dense, on ravelled outputs.
+        """Return the kernel, dense, on ravelled outputs (pairs, if they are complex).
 
         Rows are where the outputs are watched, columns where they are pushed.
         """
@@ -106,7 +107,7 @@ class TangentKernel(eqx.Module):
         - `step`: η > 0.
         """
         positive("discrete", "step", step, example="discrete(c, step=0.1)")
-        return _discrete(self, c, jnp.asarray(step))
+        return self.rows.linear.own(_discrete(self, self._real(c), jnp.asarray(step)))
 
     def discrete_column(self, *index: int, step: float | Scalar) -> OutputVector:
         """Return a column of the discrete kernel.
@@ -166,8 +167,9 @@ class TangentKernel(eqx.Module):
         )
 
     def _unit(self, index: tuple[int, ...]) -> OutputCovector:
-        """Return the output covector of one entry."""
-        leaves, treedef = jax.tree.flatten(split(self.rows.outputs)[0])
+        """Return the output covector of one entry; of its real part, if it is complex."""
+        outputs = self.rows.linear.own(split(self.rows.outputs)[0])
+        leaves, treedef = jax.tree.flatten(outputs)
         if len(leaves) != 1 or len(index) != leaves[0].ndim:
             raise ValueError(
                 "column(*index) needs outputs that are one array and one index for each of its "
@@ -177,6 +179,10 @@ class TangentKernel(eqx.Module):
         if not all(-n <= i < n for i, n in zip(index, leaves[0].shape, strict=True)):
             raise ValueError(f"column{index}: the outputs have shape {leaves[0].shape}.")
         return jax.tree.unflatten(treedef, [jnp.zeros_like(leaves[0]).at[index].set(1.0)])
+
+    def _real(self, c: OutputCovector) -> OutputCovector:
+        """Return an output covector, complex as `jax.grad` returns it, in pairs."""
+        return self.rows.linear.real(conjugate(c))
 
     def _outputs(self, flat: Flat) -> Outputs:
         """Return the outputs that are watched, at other parameters."""
@@ -270,11 +276,11 @@ def natural_ntk(
     """
     strategy = Strategy(inverse, solver)
     strategy.need_whole("natural_ntk(...)")
-    evaluation, data, at = _evaluation(problem, params, batch, at, strategy)
+    evaluation, _, at = _evaluation(problem, params, batch, at, strategy)
     factorised = factorise(evaluation.rows, strategy)
     result = _probe(evaluation, factorised)
     rows = evaluation.rows
-    raise_failure(result, rows.objective.problem, rows.params, data)
+    raise_failure(result, rows.objective.problem, rows.params, rows.objective.batch)
     return TangentKernel(rows, Subproblem(evaluation, factorised, None), at)
 
 

@@ -4,11 +4,16 @@ A leaf whose products are understood is kept as factors, any other leaf as rows.
 sample, a leaf with weights i × o at T positions is kept as factors if a pair of samples costs less
 that way,
 
-\[ T^2\,(i + q^2 o) < q^2\, i\, o, \]
+\[ c_T\,T^2\,(i + q^2 o) < c_1\,q^2\, i\, o + 2\,T q\,i\,o/n, \]
 
-and T is at most `MAX_POSITIONS`: each entry of the kernel takes \(T^2\) numbers, so that with large
-T the tiles of the kernel have few rows. Otherwise its rows are formed, by the same product for all
-q at once.
+with n samples; \(c_T = 1 + 1/\text{tiles}\) is for the halves of the diagonal tiles of K that nobody
+needs, of which rows of few samples have more. Otherwise its rows are formed, by the same product
+for all q at once.
+
+A complex leaf is a real one with pairs for outputs, at twice as many positions. Its row is the
+complex product \(xd\) in the convention of `jax.grad`, and the pair of its conjugate is
+
+\[ \overline{xd} = \mathrm{Re}(x)\,\bar d + \mathrm{Im}(x)\,\overline{id} . \]
 """
 
 import math
@@ -21,10 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._base.pairs import as_pair, is_complex, like_precision
 from .walk import Use, Walk
-
-MAX_POSITIONS = 8
-"""The largest number of positions at which a leaf is kept as factors."""
 
 
 class Group(NamedTuple):
@@ -81,40 +84,42 @@ def layout(
     single: bool = False,
     statistics: int = 0,
     influencing: frozenset[int] = frozenset(),
+    *,
+    count: int = 1,
+    tiles: Callable[[int], int] = lambda positions: 1,
 ) -> Layout:
     """The choice between factors and rows for each leaf; `single` allows one position only.
 
+    `count` is n, and `tiles` the number of tiles along one side of K, by the number of positions.
     The last leaves are statistics of the batch. They and the leaves on which they depend are kept
     as rows, where the effect of the statistics can be added.
     """
     parameters = len(shapes) - statistics
     kept = influencing | frozenset(range(parameters, len(shapes)))
-    sizes = [math.prod(shape) for shape in shapes]
+    pairs = [is_complex(v.aval.dtype) for v in walk.program.inputs[: len(shapes)]]
+    sizes = [math.prod(s) * (2 if pair else 1) for s, pair in zip(shapes, pairs, strict=True)]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     factors: list[Group] = []
     products: list[Group] = []
     free = sorted(walk.free)
     for leaf, uses in walk.uses.items():
-        entries = uses[0].product.entries
+        entries = _places(uses[0].product.entries, pairs[leaf])
         codes = uses[0].product.codes
         blocks, i, o = entries.shape
         t = sum(use.positions for use in uses)
         shift = uses[0].shift
-        cheap = (
-            blocks == 1
-            and t <= MAX_POSITIONS
-            and t * t * ((1 if codes else i) + q * q * o) < q * q * i * o
-        )
+        by_pairs = (1 + 1 / tiles(t)) * t * t * ((1 if codes else i) + q * q * o)
+        formed = (1 + 1 / tiles(1)) * q * q * i * o + 2 * t * q * i * o / count
+        cheap = blocks == 1 and by_pairs < formed
         if single:
             cheap = blocks == 1 and t == 1 and not codes
         cheap = cheap and not kept.intersection([leaf] if shift is None else [leaf, shift.leaf])
         order = starts[leaf] + entries
         if cheap:
-            rows = (
-                [order[0]]
-                if shift is None
-                else [order[0], starts[shift.leaf] + shift.entries[None]]
-            )
+            rows = [order[0]]
+            if shift is not None:
+                more = _places(shift.entries[None], pairs[shift.leaf])
+                rows.append(starts[shift.leaf] + more)
             factors.append(Group(leaf, uses, np.concatenate(rows), codes))
             continue
         if shift is not None:
@@ -156,32 +161,56 @@ def sample_factors(
 
     def x(use: Use) -> Array:
         value = seen[use.path, use.side]
-        return (
-            value.reshape(-1) if use.product.codes else _merged(value, use.loops, 0).astype(dtype)
-        )
+        if use.product.codes:
+            return value.reshape(-1)
+        return _merged(value, use.loops, 0).astype(like_precision(value.dtype, dtype))
 
     def d(use: Use) -> Array:
         place = use.product.d
         for _ in range(1 + len(use.loops)):
             place = jax.vmap(place)
-        return _merged(place(cotangents[use.path]), use.loops, 1).astype(dtype)
+        value = _merged(place(cotangents[use.path]), use.loops, 1)
+        return value.astype(like_precision(value.dtype, dtype))
 
     xs: list[Array] = []
     ds: list[Array] = []
     for group in plan.factors:
         x_all = jnp.concatenate([x(use) if group.codes else x(use)[0] for use in group.uses])
         if group.uses[0].shift is not None:
-            x_all = jnp.concatenate([x_all, jnp.ones((*x_all.shape[:-1], 1), dtype)], axis=-1)
-        xs.append(x_all)
-        ds.append(jnp.concatenate([d(use)[:, 0] for use in group.uses], axis=1))
+            ones = jnp.ones((*x_all.shape[:-1], 1), x_all.dtype)
+            x_all = jnp.concatenate([x_all, ones], axis=-1)
+        d_all = jnp.concatenate([d(use)[:, 0] for use in group.uses], axis=1)
+        ds.append(_pulled(d_all, 2 if is_complex(x_all.dtype) else 1))
+        xs.append(_parts(x_all))
     rows = []
     for group in plan.products:
         x_all = jnp.concatenate([x(use) for use in group.uses], axis=1)
         d_all = jnp.concatenate([d(use) for use in group.uses], axis=2)
+        x_all, d_all = _parts(x_all), _pulled(d_all, 2 if is_complex(x_all.dtype) else 1)
         rows.append(jnp.einsum("bti,qbto->qbio", x_all, d_all).reshape(q, -1))
-    rows += [value.reshape(q, -1).astype(dtype) for value in free]
+    rows += [_pulled(value.reshape(q, 1, -1), 1)[:, 0].astype(dtype) for value in free]
     stacked = jnp.concatenate(rows, axis=1) if rows else jnp.zeros((q, 0), dtype)
     return Factors(tuple(xs), tuple(ds), stacked, tuple(group.codes for group in plan.factors))
+
+
+def _places(entries: np.ndarray, pairs: bool) -> np.ndarray:
+    """The places of the entries of a leaf in its flat form, where a complex one is a pair."""
+    if not pairs:
+        return entries
+    return (2 * entries[..., None] + np.arange(2)).reshape(*entries.shape[:-1], -1)
+
+
+def _parts(x: Array) -> Array:
+    """[.., t, i], real: the real parts of a complex one, then, at other positions, the others."""
+    return jnp.concatenate([x.real, x.imag], axis=-2) if is_complex(x.dtype) else x
+
+
+def _pulled(d: Array, parts: int) -> Array:
+    """[.., t, o], real: the pairs of d̄, then, where x has two parts, of the conjugate of id."""
+    if not is_complex(d.dtype):
+        return d
+    pairs = jnp.concatenate([d, d * jnp.asarray(1j, d.dtype)][:parts], axis=-2)
+    return as_pair(jnp.conj(pairs)).reshape(*pairs.shape[:-1], -1)
 
 
 def _merged(value: Array, loops: tuple[int, ...], lead: int) -> Array:

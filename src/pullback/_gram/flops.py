@@ -7,6 +7,7 @@ computes, and returns the larger of the two, so that a model without products ha
 
 import math
 
+from .._base.pairs import is_complex
 from .._compat.jaxpr import JaxEquation, Program, inner_programs, loop
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -53,8 +54,9 @@ def _of_entries(eqn: JaxEquation) -> int:
 
 
 def _of_product(eqn: JaxEquation) -> int:
-    """The operations of a product or a convolution."""
+    """The operations of a product or a convolution; a complex product is four real ones."""
     out = math.prod(eqn.outvars[0].aval.shape)
+    out *= 4 if is_complex(eqn.outvars[0].aval.dtype) else 1
     numbers = eqn.params["dimension_numbers"]
     if eqn.primitive.name == "dot_general":
         left = eqn.invars[0].aval.shape

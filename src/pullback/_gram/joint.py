@@ -9,9 +9,10 @@ otherwise as rows. For a problem of one term this is its own layout.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -20,7 +21,7 @@ from .._rows.rows import Rows, TermRows
 from .factors import Factors, Group, Layout
 from .structured import analyse as analyse_term
 from .structured import find as find_term
-from .structured import layout_of, structured_factors, walk_of
+from .structured import layout_of, structured_factors, structured_rows, walk_of
 from .walk import UNUSED, Walk
 
 
@@ -70,6 +71,8 @@ def find(rows: Rows, single: bool = False) -> Joint | None:
     With `single` factors must have one position (for G).
     """
     terms = rows.terms
+    if len(terms) > 1 and any(term.root.mean is not None for term in terms):
+        return None  # The factors of a mean have no products with those of another term.
     if len(terms) == 1:
         found = find_term(terms[0], single)
         return (
@@ -160,7 +163,7 @@ def _places(layout: Layout, rest: np.ndarray) -> np.ndarray | None:
 
 
 def joint_factors(rows: Rows, plan: Joint, scale: Float[Array, " m"] | None = None) -> JointFactors:
-    """Return diag(scale) Â in factors; rows of absent samples are zero."""
+    """Return diag(scale) Â in factors, before a mean is taken off; rows of absent samples are 0."""
     parts = [None] * len(rows.terms) if scale is None else rows.split(scale)
     found = []
     for term, layout, own, places in zip(rows.terms, plan.parts, parts, plan.columns, strict=True):
@@ -174,15 +177,21 @@ def joint_factors(rows: Rows, plan: Joint, scale: Float[Array, " m"] | None = No
 
 def joint_rows(rows: Rows, plan: Joint) -> Float[Array, "m P"]:
     """Return Â of a plan without factors, the parameters in the order of the plan."""
+    if len(rows.terms) == 1:
+        return structured_rows(rows.terms[0], plan.parts[0])
     parts = [part.rows for part in joint_factors(rows, plan).parts]
     return jnp.concatenate([part.reshape(-1, rows.shape[1]) for part in parts])
 
 
-def per_term(rows: Rows, function: Callable[[TermRows], Array]) -> Array:
+def mean_of(rows: Rows) -> Float[Array, " N"] | None:
+    """Return the weights of the mean that is taken off rows in factors; `None` if none is."""
+    return rows.terms[0].root.mean if len(rows.terms) == 1 else None
+
+
+def per_term(rows: Rows, function: Callable[[TermRows], Any]) -> Any:
     """Return the sum over the terms that are present of a function of the rows of one."""
     total = None
     for term in rows.terms:
         found = term.masked(function(term))
-        total = found if total is None else total + found
-    assert total is not None
+        total = found if total is None else jax.tree.map(jnp.add, total, found)
     return total

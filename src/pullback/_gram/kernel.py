@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .factors import Factors
 
@@ -41,34 +41,96 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     transpose costs nothing, where a copy would cost as much as the products.
     """
     n, q, _ = factors.rows.shape
-    m = n * q
-    tiles = tile_count(n, m, factors.rows.dtype, max([1, *(d.shape[2] for d in factors.d)]))
-    count = -(-n // tiles)
+    out = _allocate(n * q, next((x for x in (*factors.d, factors.rows) if x.size), factors.rows))
+    for number, (tiles, part) in enumerate(_parts(factors)):
+        out = _add(out, part, pairs, (n, q, tiles), first=number == 0)
+    return out.T
 
+
+def by_tiles(
+    samples: PyTree,
+    tile: Callable[[Any, Any], Array],
+    factors: Factors,
+    after: Array,
+    q: int | None = None,
+) -> Float[Array, "m m"]:
+    """The lower triangle of a kernel whose tiles are a function of two sets of samples.
+
+    The factors tell its shape, unless there are q rows per sample; it is allocated after an array
+    is computed.
+    """
+    n, rows, _ = factors.rows.shape
+    q = rows if q is None else q
+    widest = max([1, *(d.shape[2] for d in factors.d)])
+    tiles = tile_count(n, n * q, factors.rows.dtype, widest)
+    return _add(_allocate(n * q, after), samples, tile, (n, q, tiles), first=True).T
+
+
+def _allocate(m: int, after: Array) -> Float[Array, "m m"]:
+    """A zero that depends on an array.
+
+    Otherwise XLA allocates K before the factors are computed, beside everything that they are
+    computed from.
+    """
+    zero = jnp.minimum(jnp.abs(after.ravel()[0]), 0.0) if after.size else jnp.zeros((), after.dtype)
+    return jnp.broadcast_to(zero, (m, m))
+
+
+def _parts(factors: Factors) -> list[tuple[int, Factors]]:
+    """The leaves by the number of tiles that suits them, with that number; rows have one position.
+
+    Leaves of one position in the small tiles of leaves with many would be products of few rows.
+    """
+    n, q, size = factors.rows.shape
+    suits = lambda t: tile_count(n, n * q, factors.rows.dtype, 2 ** math.ceil(math.log2(t)))
+    leaves = list(zip(factors.x, factors.d, factors.codes, strict=True))
+    found: dict[int, list] = {suits(1): []} if size else {}
+    for leaf in leaves:
+        found.setdefault(suits(max(1, leaf[1].shape[2])), []).append(leaf)
+    none = jnp.zeros((n, q, 0), factors.rows.dtype)
+    parts = []
+    for tiles, group in found.items():
+        x, d, codes = zip(*group, strict=True) if group else ((), (), ())
+        rows = factors.rows if size and tiles == suits(1) else none
+        parts.append((tiles, Factors(tuple(x), tuple(d), rows, tuple(codes))))
+    return parts
+
+
+def _add(
+    out: Array,
+    samples: PyTree,
+    tile: Callable[[Any, Any], Array],
+    shape: tuple[int, int, int],
+    first: bool,
+) -> Array:
+    """Tiles of a kernel, added to the upper triangle of a sum; to zero if they are the first.
+
+    The shape is n, q, and the number of tiles along one side.
+    """
+    n, q, tiles = shape
+    count = -(-n // tiles)
     # A slice that would reach beyond the end begins earlier, both where it is read and where it is
-    # written. Some entries of the last tile are therefore computed twice.
+    # written. Some entries of the last tile are therefore computed twice, and added once.
+    start = lambda index: jnp.minimum(index * count, n - count)
+    fresh = lambda index: jnp.repeat(jnp.arange(count) + start(index) >= index * count, q)
+
     def cut(index):
-        return jax.tree.map(
-            lambda x: jax.lax.dynamic_slice_in_dim(x, index * count, count), factors
-        )
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start(index), count), samples)
 
     def column(j, out):
         mine = cut(j)
 
         def put(i, out):
-            return jax.lax.dynamic_update_slice(
-                out, _tile(cut(i), mine), (i * count * q, j * count * q)
-            )
+            new, place = tile(cut(i), mine), (start(i) * q, start(j) * q)
+            if not first:
+                wanted = fresh(i)[:, None] & fresh(j)[None, :]
+                old = jax.lax.dynamic_slice(out, place, new.shape)
+                new = old + jnp.where(wanted, new, 0.0)
+            return jax.lax.dynamic_update_slice(out, new, place)
 
         return jax.lax.fori_loop(0, j + 1, put, out)
 
-    # A zero that depends on the factors. Otherwise XLA allocates K before the factors are computed,
-    # beside everything that they are computed from.
-    one = [x for x in (*factors.d, factors.rows) if x.size][:1]
-    zero = (
-        jnp.minimum(jnp.abs(one[0].ravel()[0]), 0.0) if one else jnp.zeros((), factors.rows.dtype)
-    )
-    return jax.lax.fori_loop(0, tiles, column, jnp.broadcast_to(zero, (m, m))).T
+    return jax.lax.fori_loop(0, tiles, column, out)
 
 
 def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:
@@ -81,20 +143,21 @@ def diagonal_blocks(factors: Factors) -> Float[Array, "n q q"]:
 
     def one(factors):
         alone = jax.tree.map(lambda x: x[None], factors)
-        return _tile(alone, alone)
+        return pairs(alone, alone)
 
     return jax.lax.map(one, factors)
 
 
-def _tile(one: Factors, other: Factors) -> Array:
+def pairs(one: Factors, other: Factors) -> Array:
     """K between two sets of samples."""
     n, q, size = one.rows.shape
-    total = jnp.zeros((n, q, n, q), one.rows.dtype)
+    other_q = other.rows.shape[1]
+    total = jnp.zeros((n, q, n, other_q), one.rows.dtype)
     for x, d, other_x, other_d, codes in zip(
         one.x, one.d, other.x, other.d, one.codes, strict=True
     ):
         total = total + _pairs(x, other_x, d, other_d, codes)
-    total = total.reshape(n * q, n * q)
+    total = total.reshape(n * q, n * other_q)
     return total + one.rows.reshape(-1, size) @ other.rows.reshape(-1, size).T if size else total
 
 
@@ -111,7 +174,7 @@ def _pairs(x: Array, other_x: Array, d: Array, other_d: Array, codes: bool) -> A
         seen = ((mine == other_x[None, None]) & (mine >= 0)).astype(d.dtype)
     else:
         seen = (x.reshape(t * n, -1) @ other_x.reshape(t * n, -1).T).reshape(t, n, t, n)
-    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, q)
+    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, -1)
     return jnp.sum(seen[:, :, None, :, :, None] * passed, axis=(0, 3))
 
 

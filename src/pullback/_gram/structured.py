@@ -1,8 +1,9 @@
 r"""From the rows of \(A\) to factors of the layers.
 
 Structure is used where the samples are independent, or become so given a few statistics of the
-batch (`_rows/cut.py`), the metric has one root per sample, and the gauge is Euclidean; otherwise,
-and where no leaf of the model is understood, the generic route forms \(A\).
+batch (`_rows/cut.py`), the metric has one root per sample, perhaps with a mean over samples taken
+off afterwards (`centred.py`), and the gauge is Euclidean; otherwise, and where no leaf of the model
+is understood, the generic route forms \(A\).
 
 Statistics \(s\) are further parameters of the program of one sample. With \(B = ds/d\theta\) the
 rows of the leaves on which they depend are \(A_\theta + A_s B\).
@@ -17,12 +18,15 @@ from jaxtyping import Array, Float, PyTree
 
 from .._base.tree import Structure, split, structure
 from .._compat.jaxpr import Program, trace
-from .._rows.block_root import BlockRoot
+from .._rows.centred import centre
 from .._rows.cut import Cut, Uncut
 from .._rows.gauge import EuclideanGauge
 from .._rows.linearise import sum_over_samples
 from .._rows.rows import TermRows
+from .centred import Gram
+from .centred_metric import centred_blocks, centred_metric, centres
 from .factors import Factors, Layout, layout, sample_factors
+from .kernel import tile_count
 from .metric import assemble, blocks
 from .walk import Walk, walk
 
@@ -52,10 +56,14 @@ def layout_of(
 ) -> Layout:
     """Return how the leaves are kept; those in `kept` as rows."""
     q, shapes = _rows_per_sample(rows), rows.structure.shapes
-    if not isinstance(rows.cut, Cut):
-        return layout(walked, shapes, q, single, influencing=kept)._replace(influencing=frozenset())
-    extra, influencing = rows.cut.structure.shapes, rows.cut.found.influencing
-    found = layout(walked, (*shapes, *extra), q, single, len(extra), influencing | kept)
+    tiles = lambda positions: tile_count(rows.count, rows.shape[0], rows.dtype, positions)
+    extra, influencing = (), frozenset()
+    if isinstance(rows.cut, Cut):
+        extra, influencing = rows.cut.structure.shapes, rows.cut.found.influencing
+    found = layout(
+        walked, (*shapes, *extra), q, single, len(extra), influencing | kept,
+        count=rows.count, tiles=tiles,
+    )  # fmt: skip
     return found._replace(influencing=influencing)
 
 
@@ -68,13 +76,14 @@ def walk_of(rows: TermRows) -> Walk | None:
 def unusable(rows: TermRows) -> str | None:
     """Return why the layers of the model cannot be used at all; `None` if they can.
 
-    Each sample must have a program and a root of its own, in the Euclidean gauge.
+    Each sample must have a program and a root of its own, in the Euclidean gauge; a mean over
+    samples may be taken off.
     """
     if not rows.objective.has_data:
         return "the model has no data, so no samples"
     if not isinstance(rows.gauge, EuclideanGauge):
         return "the inverse has a gauge"
-    if not isinstance(rows.root, BlockRoot):
+    if rows.root.samples is None:
         return "the metric couples samples"
     if isinstance(rows.cut, Uncut):
         return rows.cut.reason
@@ -101,37 +110,44 @@ def program_of(rows: TermRows) -> Program:
 
 
 def structured_factors(
-    rows: TermRows, plan: Layout, scale: Float[Array, " m"] | None = None
+    rows: TermRows, plan: Layout, scale: Float[Array, " m"] | None = None, half: bool = False
 ) -> Factors:
-    """Return diag(scale) Â in factors; rows of absent samples are zero."""
-    return _factors(rows, plan, _samples(rows, 1.0 if scale is None else scale))
+    """Return diag(scale) Â in factors, before a mean is taken off; rows of absent samples are 0.
+
+    With `half` every other row only.
+    """
+    return _factors(rows, plan, _samples(rows, 1.0 if scale is None else scale), half)
 
 
 def _samples(rows: TermRows, scale: Array | float) -> PyTree:
     """Return inputs, roots and scales of the rows of each sample."""
-    assert isinstance(rows.root, BlockRoot)
     scale = jnp.where(rows.active, scale, 0.0).astype(rows.dtype)
     inputs = _inputs(rows)
     if isinstance(rows.cut, Cut):
         inputs = [*inputs, jnp.arange(rows.count)]
-    return inputs, rows.root.roots, scale.reshape(rows.count, -1)
+    return inputs, rows.root.samples, scale.reshape(rows.count, -1)
 
 
-def _factors(rows: TermRows, plan: Layout, samples: PyTree) -> Factors:
+def _factors(rows: TermRows, plan: Layout, samples: PyTree, half: bool = False) -> Factors:
     """Return the factors of some samples."""
     leaves = _leaves(rows)
-    q = _rows_per_sample(rows)
+    q = _rows_per_sample(rows) // (2 if half else 1)
     if isinstance(rows.cut, Cut):
         leaves += rows.cut.statistics(rows.cut.found.moving, leaves, _inputs(rows))
 
     def one(inputs, root, scale):
         def pull(w):
+            w = jnp.stack([w, jnp.zeros_like(w)], axis=-1).ravel() if half else w
             # Scaled before it is pulled back: afterwards this would be a pass through all factors.
             return jax.tree.leaves(root.unit((scale * w).astype(rows.linear.like.dtype)))
 
         return sample_factors(plan, leaves, inputs, pull, q, rows.dtype)
 
     found = jax.vmap(one)(*samples)
+    if rows.root.mean is not None:
+        # Small differences of the factors follow: XLA must not compute a factor anew, in another
+        # order, for each use.
+        found = jax.lax.optimization_barrier(found)
     if not plan.statistics:
         return found
     influence = _influence(rows)[:, plan.order[plan.order.size - plan.row_size :]]
@@ -159,20 +175,36 @@ def _influence(rows: TermRows) -> Float[Array, "S P"]:
 
 def structured_rows(rows: TermRows, plan: Layout) -> Float[Array, "m P"]:
     """Return Â of a plan without factors, the parameters in the order of the plan."""
-    return structured_factors(rows, plan).rows.reshape(rows.shape[0], -1)
+    found = structured_factors(rows, plan).rows
+    if rows.root.mean is not None:
+        found = centre(found, rows.root.mean)[0]
+    return jnp.where(rows.active[:, None], found.reshape(rows.shape[0], -1), 0.0)
 
 
 def structured_metric(rows: TermRows, plan: Layout) -> Float[Array, "P P"]:
     """Return the lower triangle of G, the parameters in the order of the plan."""
+    return metric_gram(rows, plan).matrix
+
+
+def metric_gram(rows: TermRows, plan: Layout) -> Gram:
+    """Return the same, and what was taken off it."""
     sizes = [group.order.shape for group in plan.factors]
     sizes += [(1, plan.row_size)] if plan.row_size else []
     per_sample = sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
     chunk = max(64, WORKSPACE // (per_sample * jnp.dtype(rows.dtype).itemsize))
-    samples = _samples(rows, rows.scale)
-    summed = sum_over_samples(
-        lambda s: blocks(_factors(rows, plan, s)), samples, rows.count, min(chunk, rows.count)
+    total = lambda function, samples: sum_over_samples(
+        function, samples, rows.count, min(chunk, rows.count)
     )
-    return assemble(summed, sizes)
+    if rows.root.mean is None:
+        summed = total(lambda s: blocks(_factors(rows, plan, s)), _samples(rows, rows.scale))
+        return Gram(assemble(summed, sizes), jnp.zeros((), rows.dtype))
+    mean, scale = rows.root.mean.astype(rows.dtype), jnp.where(rows.active, rows.scale, 0.0)
+    scale = scale.reshape(rows.count, -1)
+    samples = (_samples(rows, 1.0), mean, scale)
+    # The means first: factors are made twice, which costs less than to sum what cancels.
+    at = total(lambda s: centres(_factors(rows, plan, s[0]), s[1]), samples)
+    sums = total(lambda s: centred_blocks(_factors(rows, plan, s[0]), at, s[1], s[2]), samples)
+    return Gram(*centred_metric(sums, sizes, jnp.sum(scale**2, axis=0)))
 
 
 def _rows_per_sample(rows: TermRows) -> int:

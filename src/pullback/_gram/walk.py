@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from .._base.pairs import is_complex
 from .._compat.jaxpr import (
     JaxEquation,
     Loop,
@@ -27,6 +28,7 @@ from .._compat.jaxpr import (
     has_effects,
     is_literal,
     loop,
+    simplified,
     trace,
 )
 from .products import AbstractParameterProduct, product
@@ -54,8 +56,14 @@ class Use(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """The number of positions, iterations of loops included."""
-        return self.product.positions * math.prod(self.loops)
+        """The number of positions, iterations of loops included; two for a complex one."""
+        parts = 2 if self.complex and not self.product.codes else 1
+        return parts * self.product.positions * math.prod(self.loops)
+
+    @property
+    def complex(self) -> bool:
+        """Whether the product is complex (`factors.py`)."""
+        return is_complex(self.dtype)
 
 
 class Walk(NamedTuple):
@@ -78,7 +86,7 @@ class Walk(NamedTuple):
 
 def walk(function: Callable, leaves: Sequence[Any], inputs: Sequence[Any]) -> Walk:
     """The uses of parameter leaves in a function of parameter leaves and inputs."""
-    program = trace(function, list(leaves), list(inputs))
+    program = simplified(trace(function, list(leaves), list(inputs)))
     search = _Search()
     count = len(leaves)
     if has_effects(program):

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._base.pairs import is_complex
 from .._base.tree import Structure, split, structure
 from .._base.types import Params, Scalar
 from .._base.vector import finite_or_nan
@@ -99,11 +100,11 @@ def unidentifiable(
 def warning(shape: Structure, estimable: np.ndarray, of: Any) -> str:
     """Return the text about what is not estimable, with the first places of it."""
     names = []
-    tree = jax.tree.unflatten(shape.treedef, [np.zeros(s) for s in shape.shapes])
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        for index in np.ndindex(leaf.shape):
+    for path, size, dtype in zip(shape.paths, shape.shapes, shape.dtypes, strict=True):
+        parts = (".real", ".imag") if is_complex(dtype) else ("",)
+        for index in np.ndindex(size):
             inside = f"[{', '.join(map(str, index))}]" if index else ""
-            names.append(f"{jax.tree_util.keystr(path)}{inside}")
+            names += [f"{jax.tree_util.keystr(path)}{inside}{part}" for part in parts]
     bad = [names[i] for i in np.flatnonzero(~estimable)]
     shown = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
     what = "parameters" if of is None else "values of the function"

@@ -88,13 +88,13 @@ def evaluate(
     objective = problem.at(batch)
     if metric_batch is None:
         rows = rows_at(objective, params, strategy.memory)
-        linear = rows.linear
+        linear, objective = rows.linear, rows.objective
     else:
         check_inputs(metric_batch)
         rows = rows_at(problem.at(metric_batch), params, strategy.memory)
-        linear = linearise_at(objective, params)
+        objective, linear = linearise_at(objective, params)
     check_state(params, linear.state)
-    value, c = problem.value_and_differential(linear.outputs, objective.batch)
+    value, c = objective.problem.value_and_differential(linear.outputs, objective.batch)
     covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
         lifted = lift(rows, c, strategy.inverse, own=True, careful=careful)
@@ -105,11 +105,11 @@ def evaluate(
     if penalty is not None:
         moving, carried = split(params)
         more, p = jax.value_and_grad(lambda p: penalty(eqx.combine(p, carried)))(moving)
-        p = rows.structure.ravel(p).astype(rows.dtype)
+        p = rows.structure.ravel_covector(p).astype(rows.dtype)
         value = value + more.astype(value.dtype)
         covector = covector + p
         outside = p if outside is None else outside + p
-    losses = problem.losses(linear.outputs, objective.batch)
+    losses = objective.problem.losses(linear.outputs, objective.batch)
     return Evaluation(objective, rows, linear, value, losses, c, covector, r, outside, share, steep)
 
 

@@ -27,11 +27,11 @@ class NaturalGradient(eqx.Module):
     """A natural gradient and its statistics. Steepest *ascent*: step along `-vector`."""
 
     vector: Vector
-    """δ, a vector on the parameters; `None` for leaves that are not floating arrays."""
+    """δ, a vector on the parameters; `None` for leaves that are neither floating nor complex."""
     value: Scalar
     """L, the loss."""
     covector: Covector
-    """g = Jᵀc, the ordinary gradient."""
+    """g = Jᵀc, the ordinary gradient; complex leaves as `jax.grad` returns them."""
     pushforward: OutputVector
     """J δ, how the outputs move: the projection of the ambient gradient on what the model can do.
     """
@@ -48,7 +48,7 @@ class NaturalGradient(eqx.Module):
         return f"NaturalGradient({loss}, {self.stats._text()}, {outcome(self.result)})"
 
     def __str__(self) -> str:
-        lines = "".join(f"{name:<16}{value}\n" for name, value in self._losses())
+        lines = "".join(f"{name:<15} {value}\n" for name, value in self._losses())
         return f"{lines}{self.stats}\n{'result':<16}{self.message}"
 
     def _repr_html_(self) -> str:
@@ -56,7 +56,7 @@ class NaturalGradient(eqx.Module):
 
     def _losses(self) -> list[tuple[str, str]]:
         """Return the loss, and that of each term with its weight, as lines of a table."""
-        losses = columns("loss of ", self.losses)
+        losses = columns("  ", self.losses)
         weights = columns("", self.weights).values()
         each = [
             (name, f"{number(loss, '.6g')}, weight {number(weight, '.3g')}")
@@ -82,13 +82,13 @@ def compute(
     """Return the natural gradient, a pure function of arrays."""
     sub = subproblem(problem, params, batch, strategy, metric_batch, careful=careful)
     stats, result = sub.judge(check_samples)
-    evaluation = sub.evaluation
+    evaluation, linear = sub.evaluation, sub.evaluation.linear
     like = evaluation.rows.structure
     return NaturalGradient(
         vector=like.unravel(sub.solution),
         value=evaluation.value,
-        covector=like.unravel(evaluation.covector),
-        pushforward=evaluation.linear.pushforward(sub.solution.astype(like.dtype)),
+        covector=like.unravel_covector(evaluation.covector),
+        pushforward=linear.own(linear.pushforward(sub.solution.astype(like.dtype))),
         result=result,
         stats=stats,
         losses=evaluation.losses,
@@ -118,7 +118,7 @@ def natural_gradient(
     **Arguments:**
 
     - `problem`: a `Composite`, or `Terms` of several.
-    - `params`: the parameters; any pytree. Floating array leaves are differentiated.
+    - `params`: the parameters; any pytree. Floating and complex array leaves are differentiated.
     - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
         `None`. For `Terms` a dictionary, or a tuple, of one such batch per term.
     - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Nothing is damped unless

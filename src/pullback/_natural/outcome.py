@@ -14,16 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._base.pairs import Pairs, real_dtype, turned
 from .._base.part import Part
 from .._base.results import RESULTS, among, failed
 from .._base.tree import all_finite, split
 from .._base.types import Flat, Outputs, Params
+from .._base.vector import norm, probe
 from .._problem.batch import AnyBatch, Batch
 from .._problem.composite import Composite, Objective
+from .._problem.paired import paired
 from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import is_traced
 from .._rows.block_root import BlockRoot
-from .._rows.rows import Rows, rows_at
+from .._rows.rows import Rows, TermRows, rows_at
 from ..inverse._base import respond
 from ..metric._base import AbstractLikelihood
 from .certificate import tolerance
@@ -64,6 +67,7 @@ def outcome(
         (~finite_inputs, RESULTS.nonfinite_batch),
         (~finite_outputs, RESULTS.nonfinite_outputs),
         (couples, RESULTS.coupled_samples),
+        (not_holomorphic(plain), RESULTS.not_holomorphic),
         (~_all_admitted(evaluation), RESULTS.bad_targets),
         (~all_finite(differential), RESULTS.nonfinite_loss),
         (~is_metric(plain), RESULTS.bad_metric),
@@ -202,13 +206,32 @@ def _mixes(objective: Objective, params: Params, outputs: Outputs) -> Array:
     return jnp.any(jnp.stack(jax.tree.leaves(compared))) & all_finite(whole)
 
 
+def not_holomorphic(rows: Rows) -> Array:
+    """Return whether J(iδ) is not iJ(δ) in a term that is declared holomorphic."""
+    declared = [term for term in rows.terms if term.objective.problem.holomorphic]
+    return _any(map(_not_linear, declared)) if declared else jnp.asarray(False)
+
+
+def _not_linear(rows: TermRows) -> Array:
+    """Return whether J(iδ) is not iJ(δ) for a random direction δ."""
+    linear = rows.linear
+    v = probe(rows.shape[1], linear.params.dtype)
+    push = lambda v: linear.like.ravel(linear.pushforward(v))
+    a, b = push(turned(v)), turned(push(v))
+    small = 10 * jnp.sqrt(jnp.finfo(rows.dtype).eps) * (norm(a) + norm(b))
+    # Written so that a NaN is not: it has a verdict of its own.
+    return norm(a - b) > small
+
+
 def _nudged(params: Params, moved: Array) -> Params:
     """Return the parameters, each of them a little larger by another amount if `moved`."""
     moving, carried = split(params)
 
     def nudge(leaf):
-        pattern = 1 + jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape) / 2
-        return jnp.where(moved, leaf + 0.01 * pattern * (1 + jnp.abs(leaf)), leaf)
+        numbers = jnp.arange(leaf.size, dtype=real_dtype(leaf.dtype))
+        pattern = 1 + jnp.cos(numbers).reshape(leaf.shape) / 2
+        change = 0.01 * pattern * (1 + jnp.abs(leaf))
+        return jnp.where(moved, leaf + change.astype(leaf.dtype), leaf)
 
     return eqx.combine(jax.tree.map(nudge, moving), carried)
 
@@ -249,7 +272,9 @@ def raise_failure(
     """Raise a `RuntimeError` if a concrete result is a failure, with the place where it arose."""
     if bool(failed(result)):
         place = place_of(result, problem, params, batch, metric_batch)
-        raise RuntimeError(f"{RESULTS[result]}{place}")
+        # A declaration that is wrong is an argument that is.
+        kind = ValueError if bool(result == RESULTS.not_holomorphic) else RuntimeError
+        raise kind(f"{RESULTS[result]}{place}")
 
 
 def place_of(
@@ -296,7 +321,7 @@ def _bad_leaves(tree, name: str) -> str:
 
 
 def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
-    objective, metric = problem.at(batch), problem.metric
+    objective, metric = _real(problem, params, batch), problem.metric
     bad = np.flatnonzero(~np.asarray(admitted(objective, objective.outputs(params))))
     if not bad.size or not isinstance(metric, AbstractLikelihood):
         return ""
@@ -308,8 +333,14 @@ def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
     return f" Sample {bad[0]}: {target!r}; {name} admits {metric.support}. {bad.size} in all."
 
 
-def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
+def _real(problem: Composite, params: Params, batch: Batch) -> Objective:
+    """Return the problem on a batch, with pairs in the place of complex outputs."""
     objective = problem.at(batch)
+    return paired(objective, (Pairs.of(objective.outputs(params)),))
+
+
+def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
+    objective = _real(problem, params, batch)
     outputs = objective.outputs(params)
     (rows,) = rows_at(objective, params).terms
     if bool(rows.root.is_finite):

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base import checks
+from .._base.pairs import conjugate
 from .._base.results import RESULTS
 from .._base.show import table
 from .._base.tangent import CotangentVector, TangentVector, covector_tree, vector_tree
@@ -36,6 +37,7 @@ from .._compat.xla import jit
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from .._problem.validate import check_inputs, is_traced, validate
+from .._rows.linearise import Linearisation
 from .._rows.rows import MEMORY, Rows, rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -43,7 +45,7 @@ from ..solver._strategy import Strategy
 from .certificate import tolerance
 from .covariance import covariance_of, function_at, observations_per_weight, unidentifiable, warning
 from .factorised import Factorised, factorise
-from .outcome import is_metric, mixes_samples, raise_failure
+from .outcome import is_metric, mixes_samples, not_holomorphic, raise_failure
 
 
 class PullbackMetric(eqx.Module):
@@ -72,7 +74,7 @@ class PullbackMetric(eqx.Module):
     @property
     def outputs(self) -> Outputs:
         """z, the outputs at this point."""
-        return self.whitened.outputs
+        return self._linear.own(self.whitened.outputs)
 
     @property
     def size(self) -> int:
@@ -91,9 +93,8 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        return self.whitened.linear.pushforward(
-            self.whitened.structure.ravel(vector_tree(v, "pushforward"))
-        )
+        flat = self.whitened.structure.ravel(vector_tree(v, "pushforward"))
+        return self._linear.own(self._linear.pushforward(flat))
 
     def pull(self, c: OutputCovector) -> Covector:
         """Return Jᵀ c.
@@ -102,7 +103,7 @@ class PullbackMetric(eqx.Module):
 
         - `c`: an output covector.
         """
-        return self._tree(self.whitened.linear.pull(c))
+        return self._cotree(self._linear.pull(self._linear.real(conjugate(c))))
 
     def flat(self, v: Vector) -> Covector:
         """Return G v, the covector ⟨v, ·⟩.
@@ -111,7 +112,7 @@ class PullbackMetric(eqx.Module):
 
         - `v`: a vector on the parameters.
         """
-        covector = self._tree(
+        covector = self._cotree(
             self.whitened.rmv(self.whitened.mv(self._flat(vector_tree(v, "flat"))))
         )
         return CotangentVector(covector) if isinstance(v, TangentVector) else covector
@@ -133,7 +134,7 @@ class PullbackMetric(eqx.Module):
         - `throw`: whether to raise if the recomputed residual of the solution is above √eps.
         """
         factorised = self.factorise(inverse, solver)
-        covector = self._flat(covector_tree(g, "sharp"))
+        covector = self._flat(conjugate(covector_tree(g, "sharp")))
         found = factorised.solve_covector(covector)
         if throw:
             found = _certified(factorised, found, None, covector)
@@ -178,11 +179,12 @@ class PullbackMetric(eqx.Module):
         - `throw`: whether to raise if the recomputed residual of the solution is above √eps.
         """
         factorised = self.factorise(inverse, solver)
-        r = self.whitened.unit_output(ambient)
+        r = self.whitened.unit_output(self._linear.real(ambient))
         found = factorised.solve_lifted(r)
         if throw:
             found = _certified(factorised, found, r, None)
-        return self.whitened.linear.pushforward(found.astype(self.whitened.structure.dtype))
+        pushed = self._linear.pushforward(found.astype(self.whitened.structure.dtype))
+        return self._linear.own(pushed)
 
     def factorise(
         self, inverse: AbstractInverse | None = None, solver: AbstractSolver | None = None
@@ -293,6 +295,13 @@ class PullbackMetric(eqx.Module):
     def _tree(self, flat: Flat) -> Any:
         return self.whitened.structure.unravel(flat)
 
+    def _cotree(self, flat: Flat) -> Any:
+        return self.whitened.structure.unravel_covector(flat)
+
+    @property
+    def _linear(self) -> Linearisation:
+        return self.whitened.linear
+
 
 def pullback(
     problem: AbstractProblem,
@@ -326,6 +335,8 @@ def pullback(
     if not is_traced(finite) and not bool(finite):
         code: Any = RESULTS.bad_metric
         raise_failure(code, problem, params, data)
+    if not is_traced(rows.outputs) and bool(not_holomorphic(rows)):
+        raise ValueError(RESULTS[RESULTS.not_holomorphic])
     if not is_traced((params, data, rows.outputs)) and bool(_mixes(problem, params, data)):
         raise RuntimeError(RESULTS[RESULTS.coupled_samples])
     return PullbackMetric(rows, strategy)

@@ -117,8 +117,19 @@ def entries(params: Params, *batches: AnyBatch | None) -> int | None:
 
 def _total(batch: AnyBatch) -> int | None:
     """Return the number of samples of all terms; `None` if one has no data."""
-    counts = [sample_count(part) for part in batch.parts]
+    counts = counts_of(batch)
     return None if None in counts else sum(count or 0 for count in counts)
+
+
+def counts_of(batch: AnyBatch) -> list[int | None]:
+    """Return the number of samples of each term; raise, and name the term, if axes disagree."""
+    if isinstance(batch, Batch):
+        return [sample_count(batch)]
+    counts = []
+    for label, part in zip(batch.form.labels, batch.parts, strict=True):
+        with about(label):
+            counts.append(sample_count(part))
+    return counts
 
 
 def replace_absent(batch: Batch, weights: Float[Array, " N"]) -> Batch:

@@ -13,8 +13,9 @@ from jaxtyping import PyTree
 
 from .._base.checks import takes
 from .._base.functions import canonical
+from .._base.pairs import Pairs, real_pairs
 from .._base.stateful import Stateful
-from .._base.tree import split
+from .._base.tree import split, structure
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
@@ -22,6 +23,9 @@ from .batch import Batch, as_batch, replace_absent, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 from .problem import AbstractObjective, AbstractProblem
+
+DECLARED = ("coupled", "stateful", "holomorphic")
+"""What a user may declare of a model."""
 
 
 class Composite(AbstractProblem):
@@ -37,6 +41,7 @@ class Composite(AbstractProblem):
     measure: AbstractMeasure
     coupled: bool = eqx.field(static=True)
     stateful: bool = eqx.field(static=True)
+    holomorphic: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class Composite(AbstractProblem):
         measure: AbstractMeasure | None = None,
         coupled: bool = False,
         stateful: bool = False,
+        holomorphic: bool = False,
     ):
         """Put a problem together.
 
@@ -64,6 +70,9 @@ class Composite(AbstractProblem):
         - `stateful`: whether the model has a state, `model(params, state, inputs) -> outputs,
             state` (without data `model(params, state)`). Then a `Stateful(params, state)` is passed
             wherever parameters are.
+        - `holomorphic`: whether the outputs, all complex, are holomorphic functions of the
+            parameters, all complex: rows and kernel then take half the work. A model that is not
+            raises.
         """
         metric = Euclidean() if metric is None else metric
         measure = Mean() if measure is None else measure
@@ -89,11 +98,12 @@ class Composite(AbstractProblem):
         self.measure = measure
         self.coupled = coupled
         self.stateful = stateful
+        self.holomorphic = holomorphic
 
     def __repr__(self) -> str:
         own = "likelihood" if isinstance(self.metric, AbstractLikelihood) else "no loss"
         parts = [_name(self.model), own if self.loss is None else _name(self.loss)]
-        declared = [f", {name}=True" for name in ("coupled", "stateful") if getattr(self, name)]
+        declared = [f", {name}=True" for name in DECLARED if getattr(self, name)]
         rest = f"{self.metric!r}, {self.measure!r}{''.join(declared)}"
         return f"Composite({', '.join(parts)}, {rest})"
 
@@ -214,9 +224,10 @@ class Composite(AbstractProblem):
             raise ValueError(
                 f"loss was left out, so the batch{without} must have targets: {wanted}."
             )
+        outputs, targets = real_outputs(outputs, batch.targets)
         if batch.inputs is None:
-            return metric.negative_log_likelihood(outputs, batch.targets)
-        losses = jax.vmap(metric.negative_log_likelihood)(outputs, batch.targets)
+            return metric.negative_log_likelihood(outputs, targets)
+        losses = jax.vmap(metric.negative_log_likelihood)(outputs, targets)
         return self.measure.total(losses)
 
     @property
@@ -298,6 +309,9 @@ class Objective(AbstractObjective):
     def pack(self, parts: tuple[Any, ...]) -> Any:
         return parts[0]
 
+    def with_terms(self, terms: tuple[Any, ...]) -> "Objective":
+        return terms[0]
+
     @property
     def count(self) -> int:
         """N, the number of samples; 1 for a model without data."""
@@ -327,22 +341,33 @@ class Objective(AbstractObjective):
 
     @property
     def has_divergence(self) -> bool:
-        """Whether `divergence` is defined: the metric has one, sample by sample."""
-        metric = self.problem.metric
-        return metric.has_divergence and not metric.couples_samples
+        """Whether `divergence` is defined: the metric has one."""
+        return self.problem.metric.has_divergence
 
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
         """Return the divergence of outputs from others, averaged as the metric is."""
         metric = self.problem.metric
+        moved = real_pairs(moved)
+        outputs, targets = real_outputs(outputs, self.batch.targets)
         if not self.has_data:
-            return jnp.asarray(self.observed.divergence(moved, outputs))
-        arrays, rest = eqx.partition((moved, outputs, self.batch.targets), eqx.is_array)
+            return jnp.asarray(metric.observe(targets, jnp.asarray(0)).divergence(moved, outputs))
+        if metric.couples_samples:
+            dtype = structure(outputs).dtype
+            weighed = metric.weigh(self.problem.measure.weights(self.count, dtype))
+            return jnp.asarray(weighed.divergence(moved, outputs))
+        arrays, rest = eqx.partition((moved, outputs, targets), eqx.is_array)
 
         def one(sample, index):
             u, z, y = eqx.combine(sample, rest)
             return jnp.asarray(metric.observe(y, index).divergence(u, z))
 
         return self.problem.measure.total(jax.vmap(one)(arrays, jnp.arange(self.count)))
+
+
+def real_outputs(outputs: Outputs, targets: Any) -> tuple[Outputs, Any]:
+    """Return outputs as metrics take them, pairs in the place of complex numbers, and targets."""
+    pairs = Pairs.of(outputs)
+    return (outputs, targets) if pairs is None else (pairs.real(outputs), real_pairs(targets))
 
 
 def without_loss(problem: AbstractProblem) -> Any:

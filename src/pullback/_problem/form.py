@@ -55,9 +55,11 @@ class Form(NamedTuple):
 
 
 @contextlib.contextmanager
-def about(label: str) -> Iterator[None]:
-    """Name the term in a `ValueError` about it."""
+def about(label: str | None) -> Iterator[None]:
+    """Name the term in a `ValueError` about it; `None` is the only one."""
     try:
         yield
     except ValueError as error:
+        if label is None:
+            raise
         raise ValueError(f"term {label!r}: {error}") from error

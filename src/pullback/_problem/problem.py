@@ -39,6 +39,10 @@ class AbstractObjective(eqx.Module):
     def pack(self, parts: tuple[Any, ...]) -> Any:
         """Return what `parts` has taken apart."""
 
+    @abc.abstractmethod
+    def with_terms(self, terms: tuple[Any, ...]) -> "AbstractObjective":
+        """Return the objective with each term replaced."""
+
     @property
     @abc.abstractmethod
     def labels(self) -> tuple[str, ...]:

@@ -113,6 +113,15 @@ class Terms(AbstractProblem):
         """
         return eqx.tree_at(lambda t: t.scales, self, self._scales(weights))
 
+    def reweighed(self, scales: tuple[Scalar, ...]) -> "Terms":
+        """Return the same terms with weights that are arrays already, in the order of the terms.
+
+        **Arguments:**
+
+        - `scales`: one scalar array for each term.
+        """
+        return eqx.tree_at(lambda t: t.scales, self, scales)
+
     @property
     def labels(self) -> tuple[str, ...]:
         return self.form.labels
@@ -233,6 +242,10 @@ class TermsObjective(AbstractObjective):
 
     def pack(self, parts: tuple[Any, ...]) -> Any:
         return self.problem.form.pack(parts)
+
+    def with_terms(self, terms: tuple[Objective, ...]) -> "TermsObjective":
+        problems = tuple(term.problem for term in terms)
+        return TermsObjective(eqx.tree_at(lambda t: t.terms, self.problem, problems), terms)
 
     def divergence(self, moved: Outputs, outputs: Outputs) -> Scalar:
         pairs = zip(self.terms, self.parts(moved), self.parts(outputs), strict=True)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._base.stateful import Stateful
-from .._base.tree import has_half, is_half, refuse_complex, split, structure
+from .._base.tree import has_half, is_half, split, structure
 from .._base.types import Outputs, Params
 from .batch import AnyBatch, Batches, sample_count
 from .composite import check_stateful
@@ -82,7 +82,6 @@ def check_point(problem: AbstractProblem, params: Params) -> Params:
 def check_params(params: Params) -> Params:
     """Return the parameters as JAX arrays of at least float32; raise if nothing can move."""
     params = _arrays(params)
-    refuse_complex(params, "params")
     if not jax.tree.leaves(split(params)[0]):
         leaves = jax.tree.leaves(params)
         kinds = sorted({str(getattr(x, "dtype", type(x).__name__)) for x in leaves})
@@ -108,36 +107,25 @@ def check_batch(problem: AbstractProblem, params: Params, batch: AnyBatch) -> No
 
 
 def check_inputs(batch: AnyBatch) -> None:
-    """Raise a `ValueError` if inputs are complex or leading axes disagree."""
-    # Complex targets are data: the loss, which is real, is differentiated in the outputs only.
+    """Raise a `ValueError` if leading axes disagree."""
     labels = batch.form.labels if isinstance(batch, Batches) else (None,)
     for label, part in zip(labels, batch.parts, strict=True):
-        with contextlib.nullcontext() if label is None else about(label):
-            refuse_complex(part.inputs, "batch inputs")
+        with about(label):
             sample_count(part)
 
 
 def check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
-    if not objective.labels:
-        return _check_outputs(objective, outputs)
-    for label, term, part in zip(
-        objective.labels, objective.terms, objective.parts(outputs), strict=True
-    ):
+    parts = objective.parts(outputs)
+    for label, term, part in zip(objective.labels or (None,), objective.terms, parts, strict=True):
         with about(label):
             _check_outputs(term, part)
-    return None
 
 
 def _check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs of one term (or their shapes) are none of a model."""
     arrays = [x for x in jax.tree.leaves(outputs) if hasattr(x, "dtype")]
-    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays):
-        raise ValueError(
-            "the outputs of the model are complex: return real and imaginary parts, e.g. "
-            "jnp.stack([z.real, z.imag], -1)."
-        )
-    if not any(jnp.issubdtype(x.dtype, jnp.floating) for x in arrays):
+    if not any(jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays):
         raise ValueError("the model returns no floating array: nothing to differentiate.")
     short = sorted({str(x.dtype) for x in arrays if is_half(x.dtype)})
     if short:

@@ -27,9 +27,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from .._base.checks import function, instance, positive
+from .._base.pairs import conjugate
 from .._base.results import RESULTS, successful_if
 from .._base.show import settings
-from .._base.tree import split, structure
+from .._base.tree import refuse_complex, split, structure
 from .._base.types import Covector, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._problem.batch import AnyBatch
@@ -53,7 +54,7 @@ class AbstractMirror(eqx.Module):
         **Arguments:**
 
         - `params`: the differentiable leaves of the point.
-        - `covector`: g/λ.
+        - `covector`: g/λ; complex leaves are as `jax.grad` returns them.
         """
 
     @abc.abstractmethod
@@ -71,7 +72,7 @@ class EuclideanMirror(AbstractMirror):
     """Half the squared Euclidean distance: the step is gradient descent."""
 
     def move(self, params, covector):
-        return jax.tree.map(jnp.subtract, params, covector), RESULTS.successful
+        return jax.tree.map(jnp.subtract, params, conjugate(covector)), RESULTS.successful
 
     def divergence(self, u, params):
         return half_square(u, params)
@@ -79,6 +80,7 @@ class EuclideanMirror(AbstractMirror):
 
 def _on_simplex(params: Params) -> Any:
     """Return whether the last axis of every array is a probability vector."""
+    refuse_complex(params, "KLMirror and ReverseKLMirror", "Probabilities are real: p.real.")
 
     def one(p):
         off = jnp.abs(jnp.sum(p, axis=-1) - 1)
@@ -99,7 +101,8 @@ class KLMirror(AbstractMirror):
             logits = jnp.where(p > 0, jnp.log(jnp.where(p > 0, p, 1.0)) - g, -jnp.inf)
             return jax.nn.softmax(logits, axis=-1)
 
-        return jax.tree.map(one, params, covector), _on_simplex(params)
+        fine = _on_simplex(params)
+        return jax.tree.map(one, params, covector), fine
 
     def divergence(self, u, params):
         return _kl(u, params)
@@ -109,7 +112,8 @@ class ReverseKLMirror(AbstractMirror):
     """KL(θ ‖ u) on the simplex (last axis of every array)."""
 
     def move(self, params, covector):
-        return jax.tree.map(_reverse, params, covector), _on_simplex(params)
+        fine = _on_simplex(params)
+        return jax.tree.map(_reverse, params, covector), fine
 
     def divergence(self, u, params):
         return _kl(params, u)
@@ -169,14 +173,15 @@ class BregmanMirror(AbstractMirror):
             moved = self.inverse(dual)
             fine = jnp.all(jnp.isfinite(like.ravel(moved)))
             return moved, successful_if(fine, RESULTS.no_mirror_point)
-        target = like.ravel(dual)
+        target = like.ravel_covector(dual)
         inner = lambda u: self.phi(like.unravel(u)) - jnp.vdot(target, u)
         return _minimum(inner, params, covector)
 
     def divergence(self, u, params):
         like = structure(params)
         value, slope = jax.value_and_grad(self.phi)(params)
-        return self.phi(u) - value - jnp.vdot(like.ravel(slope), like.ravel(u) - like.ravel(params))
+        change = like.ravel(u) - like.ravel(params)
+        return self.phi(u) - value - jnp.vdot(like.ravel_covector(slope), change)
 
 
 class DivergenceMirror(AbstractMirror):
@@ -194,7 +199,7 @@ class DivergenceMirror(AbstractMirror):
 
     def move(self, params, covector):
         like = structure(params)
-        g = like.ravel(covector)
+        g = like.ravel_covector(covector)
         inner = lambda u: self.rho(like.unravel(u), params) + jnp.vdot(g, u)
         return _minimum(inner, params, covector)
 
@@ -252,7 +257,7 @@ def _mirror(
 ) -> ProximalStep:
     point = Point(problem, params, batch)
     g = jax.grad(point.value)(point.flat) / weight
-    moved, result = mirror.move(split(params)[0], point.like.unravel(g))
+    moved, result = mirror.move(split(params)[0], point.like.unravel_covector(g))
     flat = point.like.ravel(moved)
     result = RESULTS.where(jnp.all(jnp.isfinite(flat)), result, RESULTS.no_mirror_point)
     return point.step(flat, point.nan, point.nan, 1, result)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from .._base.checks import integer, positive
+from .._base.pairs import Pairs
 from .._base.results import RESULTS, successful_if
 from .._base.tree import structure
 from .._base.types import Flat, OutputVector, Params, Scalar
@@ -20,6 +21,7 @@ from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
 from .._problem.batch import AnyBatch
 from .._problem.composite import Objective
+from .._problem.paired import paired
 from .._problem.problem import AbstractProblem
 from .._problem.validate import validate
 from .._rows.rows import rows_at
@@ -303,6 +305,10 @@ def _ambient(point: Point, z: Any) -> OutputVector:
 
 def _ambient_of(objective: Objective, z: Any, dtype: Any) -> OutputVector:
     """Return the ambient gradient of one term."""
+    pairs = Pairs.of(z)
+    if pairs is not None:
+        found = _ambient_of(paired(objective, (pairs,)), pairs.real(z), dtype)
+        return pairs.whole(found)
     problem, metric = objective.problem, objective.problem.metric
     _, c = problem.value_and_differential(z, objective.batch)
     if not objective.has_data:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from .._base.tree import Structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
+from .._base.vector import combine
 from .._problem.problem import AbstractObjective
 from .gauge import AbstractGauge, EuclideanGauge
 
@@ -38,7 +39,7 @@ class Rows(eqx.Module):
     """The rows of each term, a `TermRows`."""
 
     def __repr__(self) -> str:
-        return f"Rows({self._text()})"
+        return f"{type(self).__name__}({self._text()})"
 
     def _text(self) -> str:
         """Return the shape and the dtype of A, of one of them if there are several."""
@@ -101,8 +102,18 @@ class Rows(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def removed(self) -> Scalar:
+        """The norm of what was taken off the rows, which are differences of that size."""
+
+    @property
     def noise(self) -> Scalar:
-        """The singular value at or below which Ã is rounding of the mean that was taken off."""
+        """The singular value at or below which Ã is rounding of what was taken off the rows."""
+        return max(self.shape) * jnp.finfo(self.dtype).eps * self.removed
+
+    @property
+    def turns(self) -> bool:
+        """Whether consecutive rows of Ã are (a, ia): of a holomorphic model, one gives both."""
+        return False
 
     @property
     @abc.abstractmethod
@@ -184,7 +195,7 @@ class Rows(eqx.Module):
         """Return the transpose of `unit_mv` on y."""
         if self.dense is None:
             return self.gauge.pull(self.unit_pull(y))
-        pulled = self.dense.T @ y
+        pulled = combine(self.dense, y)
         return pulled if self.order is None else scatter(pulled, self.order)
 
     @abc.abstractmethod

@@ -14,6 +14,14 @@ class BlockRoot(AbstractRoot):
     def log_scale(self):
         return self.roots.log_scale.ravel()
 
+    @property
+    def samples(self):
+        return self.roots
+
+    @property
+    def complex_linear(self):
+        return self.roots.complex_linear
+
     def unit(self, w):
         return jax.vmap(lambda root, w: root.unit(w))(
             self.roots, w.reshape(self.roots.log_scale.shape)

@@ -21,7 +21,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from .._base import checks
-from .._base.tree import Structure
+from .._base.pairs import is_complex, like_precision
+from .._base.tree import Structure, split
 from .._base.types import Flat, Gauge, HasMatrix
 
 
@@ -175,10 +176,11 @@ def as_gauge(gauge: Gauge | AbstractGauge, params: Structure, dtype: DTypeLike) 
 def _diagonal(gauge: Any, params: Structure, dtype: DTypeLike) -> Flat:
     """The diagonal from a tree like the parameters, or from a prefix of one.
 
-    A number stands for all entries of the leaves below it.
+    A number stands for all entries of the leaves below it, and for both parts of a complex one; a
+    complex number a + ib for a and b.
     """
     try:
-        return params.ravel(gauge).astype(dtype)
+        return params.ravel(_both_parts(gauge, params)).astype(dtype)
     except (ValueError, TypeError, AttributeError):
         pass  # Not a tree like the parameters.
     shapes = params.treedef.unflatten([jax.ShapeDtypeStruct(s, dtype) for s in params.shapes])
@@ -187,12 +189,25 @@ def _diagonal(gauge: Any, params: Structure, dtype: DTypeLike) -> Flat:
         def leaf(like):
             if isinstance(weight, bool) or jnp.shape(weight) not in ((), like.shape):
                 raise ValueError(f"expected a number or shape {like.shape}, got {weight!r}.")
-            return jnp.broadcast_to(jnp.asarray(weight, dtype), like.shape)
+            kind = like_precision(jnp.result_type(weight), dtype)
+            return jnp.broadcast_to(jnp.asarray(weight, kind), like.shape)
 
         return jax.tree.map(leaf, below)
 
-    filled = jax.tree.leaves(jax.tree.map(fill, gauge, shapes))
-    return jnp.concatenate([x.ravel() for x in filled]) if filled else jnp.zeros(0, dtype)
+    return params.ravel(_both_parts(jax.tree.map(fill, gauge, shapes), params)).astype(dtype)
+
+
+def _both_parts(weights: Any, params: Structure) -> Any:
+    """A tree of weights with (1 + i) times a real one for a leaf that is complex."""
+    both = [is_complex(dtype) for dtype in params.dtypes]
+    if not any(both):
+        return weights
+
+    def one(both, weight):
+        real = eqx.is_array(weight) and not is_complex(weight.dtype)
+        return jax.lax.complex(weight, weight) if both and real else weight
+
+    return jax.tree.map(one, params.treedef.unflatten(both), split(weights)[0])
 
 
 _EXAMPLE = "MoorePenrose(gauge=2.0)"

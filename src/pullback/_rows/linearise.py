@@ -7,6 +7,8 @@ There is no loss and no metric here. The Jacobian has two forms:
 - `block` gives the dense rows \(W_i^\top J_i\) of **one sample** (\(W_i\) any tall matrix, e.g. the
   root of a metric). The samples are independent, so that the rows of the batch cost as many
   products as *one* sample has outputs; a Jacobian of the batched function would cost N times that.
+
+Complex outputs are pairs of real ones here, and J is real (`_base/pairs.py`).
 """
 
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from .._base.pairs import Pairs
 from .._base.part import Part
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params
@@ -33,6 +36,13 @@ class Linearisation(eqx.Module):
     """The new state of the model; `None` for a model without."""
     part: Part | None = None
     """The leaves that are parameters, if the tangent map has others too."""
+    pairs: Pairs | None = eqx.field(static=True, default=None)
+    """Which outputs of the model are complex; they are pairs here. `None` if none is."""
+
+    @property
+    def parts(self) -> "tuple[Linearisation, ...]":
+        """The model of each term: this one."""
+        return (self,)
 
     def pushforward(self, v: Flat) -> OutputVector:
         """J v."""
@@ -47,7 +57,16 @@ class Linearisation(eqx.Module):
         ]
         primal = jax.tree.unflatten(whole.treedef, leaves)
         pulled = jax.linear_transpose(self.tangent_map, primal)(c)[0]
-        return self.params.ravel(pulled if self.part is None else self.part.select(pulled))
+        pulled = pulled if self.part is None else self.part.select(pulled)
+        return self.params.ravel_covector(pulled)
+
+    def own(self, outputs: Outputs) -> Outputs:
+        """Outputs, or a vector there, as the model returns them: complex where it does."""
+        return outputs if self.pairs is None else self.pairs.whole(outputs)
+
+    def real(self, vector: OutputVector) -> OutputVector:
+        """The inverse of `own`."""
+        return vector if self.pairs is None else self.pairs.real(vector)
 
 
 def linearise(
@@ -58,16 +77,17 @@ def linearise(
 
     def coordinates(point):
         outputs, state = function(point) if has_state else (function(point), None)
-        moving, carried = split(outputs)
+        pairs = Pairs.of(outputs)
+        moving, carried = split(outputs if pairs is None else pairs.real(outputs))
         arrays, rest = eqx.partition((carried, state), eqx.is_array)
         # `jax.linearize` returns arrays only: other leaves leave the trace here.
-        static[:] = [rest]
+        static[:] = [rest, pairs]
         return moving, arrays
 
     moving, tangent_map, arrays = jax.linearize(coordinates, point, has_aux=True)
     carried, state = eqx.combine(arrays, static[0])
     return Linearisation(
-        eqx.combine(moving, carried), tangent_map, params, structure(moving), state
+        eqx.combine(moving, carried), tangent_map, params, structure(moving), state, None, static[1]
     )
 
 
@@ -89,7 +109,8 @@ def block(
 
     if size <= params.size:
         _, vjp = jax.vjp(coordinates, point)
-        return jax.vmap(lambda w: params.ravel(vjp(pull(w))[0]))(jnp.eye(size, dtype=params.dtype))
+        pulled = lambda w: params.ravel_covector(vjp(pull(w))[0])
+        return jax.vmap(pulled)(jnp.eye(size, dtype=params.dtype))
     _, jvp = jax.linearize(coordinates, point)
     return jax.vmap(lambda v: push(jvp(params.unravel(v))), out_axes=1)(
         jnp.eye(params.size, dtype=params.dtype)

@@ -50,7 +50,7 @@ def _columns(rows: TermRows, part: Part) -> TermRows:
     objective = eqx.tree_at(lambda o: o.problem.model, rows.objective, model)
     whole = rows.linear
     linear = Linearisation(
-        whole.outputs, whole.tangent_map, part.structure, whole.like, whole.state, part
+        whole.outputs, whole.tangent_map, part.structure, whole.like, whole.state, part, whole.pairs
     )
     gauge = rows.gauge.part(part.take)
     cut = None if rows.cut is None else separable(objective, params)

@@ -16,16 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._base.tree import coarsest_dtype, split, structure
+from .._base.pairs import with_turned
+from .._base.tree import Structure, coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
+from .._problem.form import about
+from .._problem.holomorphic import check_complex
+from .._problem.paired import paired
 from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
 from .base import Rows
 from .base import scatter as scatter
 from .block_root import BlockRoot
+from .centred import centre, mean_rows, removed_size
 from .cut import Cut, Uncut
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
 from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
@@ -82,16 +87,21 @@ class TermRows(Rows):
         return self.objective.problem.metric.centred
 
     @property
-    def noise(self) -> Scalar:
+    def removed(self) -> Scalar:
         if not self.centred:
             return jnp.zeros((), self.dtype)
-        # Σ w_i J_i/√W, the mean row as large as it is in A.
-        weights = self.scale * self.scale
-        total = jnp.sum(weights)
-        c = weights / jnp.sqrt(jnp.where(total > 0, total, 1.0))
-        mean = self.linear.pull(self.linear.like.unravel(c.astype(self.linear.like.dtype)))
-        size = jnp.linalg.norm(self.gauge.pull(mean.astype(self.dtype)))
-        return max(self.shape) * jnp.finfo(self.dtype).eps * size
+        pull = lambda c: self.gauge.pull(self.linear.pull(c).astype(self.dtype))
+        # The grading of the root, divided by a common factor since.
+        own = jnp.max(self.root.log_scale.astype(self.dtype), initial=-jnp.inf)
+        factor = self.largest_log_scale - jnp.where(jnp.isfinite(own), own, 0.0)
+        present = jnp.any(self.active).astype(self.dtype)
+        return present * jnp.exp(factor) * removed_size(pull, self.root)
+
+    @property
+    def turns(self) -> bool:
+        """Whether consecutive rows of Ã are (a, ia): of a holomorphic model, one gives both."""
+        euclidean = isinstance(self.gauge, EuclideanGauge)
+        return self.objective.problem.holomorphic and self.root.complex_linear and euclidean
 
     @property
     def by_sample(self) -> bool:
@@ -100,7 +110,7 @@ class TermRows(Rows):
     @property
     def by_block(self) -> bool:
         """Whether the rows of a sample are formed by themselves."""
-        return self.by_sample and not self.objective.problem.metric.couples_samples
+        return self.by_sample and self.root.samples is not None
 
     @property
     def chunk(self) -> int:
@@ -142,7 +152,8 @@ class TermRows(Rows):
         """Return √ω A, with linear algebra in another dtype."""
         log_scale = self.log_scale.astype(dtype)
         if weight is not None:
-            log_scale = log_scale + jnp.log(weight).astype(dtype) / 2
+            half = jnp.log(jnp.where(weight > 0, weight, 1.0)).astype(dtype) / 2
+            log_scale = jnp.where(weight > 0, log_scale + half, -jnp.inf)
         return replace(self, log_scale=log_scale, weight=weight)
 
     def with_terms(self, terms: "tuple[TermRows, ...]") -> "TermRows":
@@ -211,7 +222,11 @@ class TermRows(Rows):
         else:
             rows = over_samples(self._sample_block(), self._samples(), self.count, self.chunk)
             rows = rows.reshape(-1, self.shape[1])
-            if objective.problem.metric.couples_samples:
+            if root.mean is not None:
+                rows = jnp.where(self.active[:, None], rows, 0.0)
+                blocks, _ = centre(rows.reshape(self.count, -1, self.shape[1]), root.mean)
+                rows = blocks.reshape(rows.shape)
+            elif root.samples is None:
                 # The metric mixes the samples: rows are those of J, and each column is an output
                 # vector of the whole batch.
                 whiten = lambda v: root.unit_transpose(self.linear.like.unravel(v))
@@ -220,8 +235,7 @@ class TermRows(Rows):
 
     def _samples(self):
         inputs = eqx.filter(self.objective.batch.inputs, eqx.is_array)
-        roots = self.root.roots if isinstance(self.root, BlockRoot) else None
-        return inputs, roots, jnp.arange(self.count)
+        return inputs, self.root.samples, jnp.arange(self.count)
 
     def _scaled_samples(self):
         return self._samples(), self.log_scale.reshape(self.count, -1)
@@ -229,9 +243,11 @@ class TermRows(Rows):
     def _scaled_block(self) -> Callable[[PyTree], Float[Array, "q P"]]:
         """Return the function from a sample to its rows of A; zero if the sample is absent."""
         one = self._sample_block()
+        taken = None if self.root.mean is None else mean_rows(self.linear, self.root)
 
         def scaled(sample):
-            block, log_scale = one(sample[0]).astype(self.dtype), sample[1][:, None]
+            block, log_scale = one(sample[0]), sample[1][:, None]
+            block = (block if taken is None else block - taken).astype(self.dtype)
             return jnp.where(log_scale > -jnp.inf, jnp.exp(log_scale) * block, 0.0)
 
         return scaled
@@ -249,10 +265,20 @@ class TermRows(Rows):
                 ways = (root.unit_transpose, root.unit, root.size)
             if separated is None:
                 whole = lambda p: self.objective.problem.one(p, eqx.combine(inputs, static))
+                if self.objective.problem.holomorphic and like.size <= self.shape[1]:
+                    return self._turned_block(whole, like, ways[0])
                 return self._block(whole, *ways)
             return separated.block(jax.tree.leaves(inputs), index, like, *ways)
 
         return one
+
+    def _turned_block(
+        self, function: Callable[[Params], Outputs], like: Structure, push: Callable
+    ) -> Float[Array, "q P"]:
+        """Return Wᵀ J of a holomorphic function, by pulls of real parts: J of i dz is i J."""
+        real = lambda w: like.unravel(jnp.stack([w, jnp.zeros_like(w)], axis=-1).ravel())
+        rows = with_turned(self._block(function, like.ravel, real, like.size // 2))
+        return jax.vmap(lambda v: push(like.unravel(v)), in_axes=1, out_axes=1)(rows)
 
     @property
     def separated(self) -> Separated | None:
@@ -273,6 +299,8 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
     """Take the root of the metric at a point where the model is linearised; Euclidean gauge."""
     problem, batch = objective.problem, objective.batch
     like = structure(params)
+    if problem.holomorphic:
+        check_complex(like, linear.outputs, linear.pairs)
     # The Jacobian has the digits of the shortest type on the way; a cut-off for more would take its
     # rounding for rank.
     dtype = coarsest_dtype(*like.dtypes, *linear.like.dtypes)
@@ -305,16 +333,18 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
 
 def linearise_at(
     objective: AbstractObjective, params: Params
-) -> Linearisation | StackedLinearisation:
-    """Linearise the models of all terms at a point."""
-    parts = _linearised(objective, params)
-    return StackedLinearisation(objective, parts) if objective.labels else parts[0]
+) -> tuple[AbstractObjective, Linearisation | StackedLinearisation]:
+    """Linearise the models of all terms at a point; the objective returned has real outputs."""
+    objective, parts = _linearised(objective, params)
+    linear = StackedLinearisation(objective, parts) if objective.labels else parts[0]
+    return objective, linear
 
 
 def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) -> Rows:
     """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
-    pairs = zip(objective.terms, _linearised(objective, params), strict=True)
-    terms = tuple(term_rows(term, params, part, memory) for term, part in pairs)
+    objective, parts = _linearised(objective, params)
+    both = zip(objective.terms, parts, strict=True)
+    terms = tuple(term_rows(term, params, part, memory) for term, part in both)
     if not objective.labels:
         return terms[0]
     dtype = coarsest_dtype(*(term.dtype for term in terms))
@@ -322,13 +352,17 @@ def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) 
     return StackedRows(objective, tuple(term.weighed(weight, dtype) for term, weight in weighed))
 
 
-def _linearised(objective: AbstractObjective, params: Params) -> tuple[Linearisation, ...]:
-    """Linearise the model of each term, and check the shapes of its outputs."""
+def _linearised(
+    objective: AbstractObjective, params: Params
+) -> tuple[AbstractObjective, tuple[Linearisation, ...]]:
+    """Linearise the model of each term, check its outputs, and take complex ones as pairs."""
     moving, carried = split(params)
     like, parts = structure(params), []
-    for term in objective.terms:
+    for label, term in zip(objective.labels or (None,), objective.terms, strict=True):
         model = lambda p, term=term: term.outputs_and_state(eqx.combine(p, carried))
-        parts.append(linearise(model, moving, like, has_state=True))
+        with about(label):
+            parts.append(linearise(model, moving, like, has_state=True))
+    objective = paired(objective, tuple(part.pairs for part in parts))
     # The shapes are checked here, where the model is traced anyway.
     check_outputs(objective, objective.pack(tuple(part.outputs for part in parts)))
-    return tuple(parts)
+    return objective, tuple(parts)

@@ -55,6 +55,16 @@ class StackedLinearisation(eqx.Module):
         """J v."""
         return self.objective.pack(tuple(part.pushforward(v) for part in self.parts))
 
+    def own(self, outputs: Outputs) -> Outputs:
+        """Outputs, or a vector there, as the models return them: complex where they do."""
+        both = zip(self.parts, self.objective.parts(outputs), strict=True)
+        return self.objective.pack(tuple(part.own(own) for part, own in both))
+
+    def real(self, vector: OutputVector) -> OutputVector:
+        """The inverse of `own`."""
+        both = zip(self.parts, self.objective.parts(vector), strict=True)
+        return self.objective.pack(tuple(part.real(own) for part, own in both))
+
     def pull(self, c: OutputCovector) -> Flat:
         """Jᵀ c, of the terms that are present."""
         pulled = []
@@ -99,15 +109,9 @@ class StackedRows(Rows):
         return any(term.centred for term in self.terms)
 
     @property
-    def noise(self) -> Scalar:
-        if not self.centred:
-            return jnp.zeros((), self.dtype)
-        found = [term.noise * self._longer(term) for term in self.terms if term.centred]
-        return jnp.linalg.norm(jnp.stack(found))
-
-    def _longer(self, term: Any) -> float:
-        """Return how much longer the sums of all terms are than those of one."""
-        return max(self.shape) / max(term.shape)
+    def removed(self) -> Scalar:
+        found = [term.removed for term in self.terms if term.centred]
+        return jnp.linalg.norm(jnp.stack(found)) if found else jnp.zeros((), self.dtype)
 
     @property
     def by_sample(self) -> bool:

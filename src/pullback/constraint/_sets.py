@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array
 
 from .._base.checks import function, instance, is_concrete, positive, shown
-from .._base.tree import split
+from .._base.pairs import Pairs, as_pair, is_complex, real_dtype, real_pairs
+from .._base.tree import refuse_complex, split
 from .._base.types import Params, Scalar
 from ._base import AbstractConstraint
 
@@ -20,7 +21,8 @@ from ._base import AbstractConstraint
 class Clipping(AbstractConstraint):
     """Every coordinate in [lower, upper]: weight clipping.
 
-    For a box, clipping is also the projection:
+    For a box, clipping is also the projection. A complex number has two coordinates, its real and
+    its imaginary part: a complex bound has a bound for each, a real one bounds both.
 
         pullback.constraint.Clipping(0.0, 1.0)
     """
@@ -47,22 +49,35 @@ class Clipping(AbstractConstraint):
     def slack(self, params):
         moving = split(params)[0]
         distance = lambda x, a, b: jnp.min(jnp.minimum(x - a, b - x))
-        found = jax.tree.map(distance, moving, *self._bounds(moving))
+        found = jax.tree.map(distance, real_pairs(moving), *self._bounds(moving))
         return jnp.min(jnp.stack(jax.tree.leaves(found)))
 
     def __call__(self, params):
         moving, carried = split(params)
-        return eqx.combine(jax.tree.map(jnp.clip, moving, *self._bounds(moving)), carried)
+        pairs = Pairs.of(moving)
+        clipped = jax.tree.map(jnp.clip, real_pairs(moving), *self._bounds(moving))
+        return eqx.combine(clipped if pairs is None else pairs.whole(clipped), carried)
 
     def _bounds(self, moving: Params) -> tuple[Params, Params]:
-        """Return both bounds as trees like the differentiable leaves."""
+        """Return both bounds as trees like the coordinates of the differentiable leaves."""
 
         def spread(bound):
             if _is_number(bound):
-                return jax.tree.map(lambda x: jnp.asarray(bound, x.dtype), moving)
-            return jax.tree.map(lambda x, b: jnp.asarray(b, x.dtype), moving, bound)
+                return jax.tree.map(lambda x: _coordinates(bound, x), moving)
+            return jax.tree.map(lambda x, b: _coordinates(b, x), moving, bound)
 
         return spread(self.lower), spread(self.upper)
+
+
+def _coordinates(bound: Any, leaf: Array) -> Array:
+    """Return the bounds of the coordinates of a leaf."""
+    bound, kind = jnp.asarray(bound), real_dtype(leaf.dtype)
+    if not is_complex(bound.dtype):
+        bound = bound.astype(kind)
+        return bound[..., None] if is_complex(leaf.dtype) and bound.ndim else bound
+    if not is_complex(leaf.dtype):
+        raise ValueError("Clipping: a real parameter has a complex bound: pass its real part.")
+    return as_pair(jnp.broadcast_to(bound, leaf.shape)).astype(kind)
 
 
 def _is_number(bound: Any) -> bool:
@@ -79,7 +94,16 @@ def _ordered(lower: Any, upper: Any) -> bool:
     pairs = list(zip(low, high, strict=True)) if len(low) == len(high) else []
     # With NumPy: inside `jit`, JAX traces what it does with known numbers, too.
     known = [(a, b) for a, b in pairs if is_concrete(a) and is_concrete(b)]
-    return bool(pairs) and all(bool(np.all(np.asarray(a) <= np.asarray(b))) for a, b in known)
+    return bool(pairs) and all(_below(np.asarray(a), np.asarray(b)) for a, b in known)
+
+
+def _below(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether no bound exceeds another one, in both parts if one of them is complex."""
+    parts = [(np.real(a), np.real(b))]
+    if np.iscomplexobj(a) or np.iscomplexobj(b):
+        other = lambda x: np.imag(x) if np.iscomplexobj(x) else x
+        parts.append((other(a), other(b)))
+    return all(bool(np.all(x <= y)) for x, y in parts)
 
 
 class Simplex(AbstractConstraint):
@@ -93,6 +117,8 @@ class Simplex(AbstractConstraint):
     """
 
     def slack(self, params):
+        refuse_complex(params, "Simplex()", _REAL)
+
         def one(p):
             off = jnp.max(jnp.abs(jnp.sum(p, axis=-1) - 1))
             tolerance = jnp.sqrt(jnp.finfo(p.dtype).eps)
@@ -101,8 +127,12 @@ class Simplex(AbstractConstraint):
         return _least(one, params)
 
     def __call__(self, params):
+        refuse_complex(params, "Simplex()", _REAL)
         moving, carried = split(params)
         return eqx.combine(jax.tree.map(_nearest_on_simplex, moving), carried)
+
+
+_REAL = 'Probabilities are real: constrain a part, At(lambda params: params["p"], Simplex()).'
 
 
 def _nearest_on_simplex(p: Array) -> Array:
@@ -123,7 +153,7 @@ def _nearest_on_simplex(p: Array) -> Array:
 class PositiveDefinite(AbstractConstraint):
     """Symmetric matrices with eigenvalues of at least `floor`: covariance matrices.
 
-    The matrices are the last two axes of every array.
+    The matrices are the last two axes of every array. Complex ones are Hermitian.
 
         pullback.constraint.PositiveDefinite(0.01)
 
@@ -139,11 +169,11 @@ class PositiveDefinite(AbstractConstraint):
 
     def slack(self, params):
         def one(matrix):
-            transposed = jnp.swapaxes(matrix, -1, -2)
+            transposed = jnp.conj(jnp.swapaxes(matrix, -1, -2))
             size = jnp.max(jnp.abs(matrix))
             asymmetry = jnp.max(jnp.abs(matrix - transposed))
             least = jnp.min(jnp.linalg.eigvalsh((matrix + transposed) / 2))
-            least = least - jnp.asarray(self.floor, matrix.dtype)
+            least = least - jnp.asarray(self.floor, least.dtype)
             tolerance = jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size
             return jnp.where(asymmetry <= tolerance, least, jnp.minimum(least, -asymmetry))
 
@@ -151,11 +181,11 @@ class PositiveDefinite(AbstractConstraint):
 
     def __call__(self, params):
         def one(matrix):
-            transposed = jnp.swapaxes(matrix, -1, -2)
+            transposed = jnp.conj(jnp.swapaxes(matrix, -1, -2))
             values, vectors = jnp.linalg.eigh((matrix + transposed) / 2)
-            floor = jnp.asarray(self.floor, matrix.dtype)
-            lifted = vectors * jnp.maximum(values, floor)[..., None, :]
-            nearest = lifted @ jnp.swapaxes(vectors, -1, -2)
+            floor = jnp.asarray(self.floor, values.dtype)
+            lifted = vectors * jnp.maximum(values, floor).astype(matrix.dtype)[..., None, :]
+            nearest = lifted @ jnp.conj(jnp.swapaxes(vectors, -1, -2))
             # A point of the set stays what it is, to the last bit.
             there = (values[..., 0] >= floor) & jnp.all(matrix == transposed, axis=(-2, -1))
             return jnp.where(there[..., None, None], matrix, nearest)

@@ -12,6 +12,7 @@ from ._divergence import Divergence as Divergence
 from ._empirical_fisher import EmpiricalFisher as EmpiricalFisher
 from ._euclidean import Euclidean as Euclidean
 from ._exponential_family import ExponentialFamily as ExponentialFamily
+from ._fubini_study import FubiniStudy as FubiniStudy
 from ._gaussian import Gaussian as Gaussian
 from ._gaussian_covariance import GaussianMeanCovariance as GaussianMeanCovariance
 from ._gaussian_scale import GaussianMeanScale as GaussianMeanScale

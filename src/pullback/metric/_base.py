@@ -85,6 +85,42 @@ class AbstractRoot(eqx.Module):
         return jax.tree.map(jnp.zeros_like, c)
 
     @property
+    def samples(self) -> "AbstractRoot | None":
+        r"""The roots of the samples, stacked, if there is one per sample; `None` otherwise.
+
+        A metric that couples samples may declare that it is one root per sample and then a mean
+        that is taken off: \(\hat S^\top v\) is \(\hat S_n^\top v_n\), sample after sample, minus
+        their mean over samples with the weights `mean`. Solvers then use the structure of the
+        model, sample by sample.
+        """
+        return None
+
+    @property
+    def mean(self) -> Float[Array, " N"] | None:
+        """The weights, of sum one or zero, of the mean that is taken off after `samples`.
+
+        `None` if none is.
+        """
+        return None
+
+    @property
+    def removed(self) -> OutputCovector | None:
+        """What is taken off the rows, as covectors c with a leading axis; `None` for nothing.
+
+        Rows of a metric that is `centred` are differences of larger numbers, and have the rounding
+        of the norms of Jᵀc.
+        """
+        return None
+
+    @property
+    def complex_linear(self) -> bool:
+        """Whether Ŝᵀ commutes with i on pairs: consecutive rows are those of one complex number.
+
+        Then the rows of a holomorphic model come in pairs, of which one gives the other.
+        """
+        return False
+
+    @property
     def is_finite(self) -> Array:
         """Whether the root is that of a metric; a logarithm of -inf is an absent row, and fine."""
         leaves = [x for x in jax.tree.leaves(self) if is_coordinate(x)]
@@ -152,9 +188,10 @@ class AbstractMetric(eqx.Module):
     """Whether M(z) is the same at every z and in every sample."""
 
     centred: ClassVar[bool] = False
-    """Whether a weighted mean is taken off the rows (`Scores`).
+    """Whether something is taken off the rows, e.g. their weighted mean (`Scores`).
 
-    They are then differences of larger numbers, and have the rounding of those."""
+    They are then differences of larger numbers, and have the rounding of those; the root declares
+    which (`AbstractRoot.removed`)."""
 
     event_ndim: ClassVar[int | None] = None
     """How many trailing axes of an output array the metric couples.

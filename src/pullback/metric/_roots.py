@@ -29,6 +29,10 @@ class DiagonalRoot(AbstractRoot):
     log_scale: Float[Array, " k"]
     like: Structure = eqx.field(static=True)
 
+    @property
+    def complex_linear(self):
+        return True
+
     def unit(self, w):
         return self.like.unravel(w)
 

@@ -17,9 +17,14 @@ With \(n = \sqrt w/\sqrt W\), a unit vector, \(S = \mathrm{diag}(\sqrt w)\,(I - 
 
 (\(S S^\top = \mathrm{diag}(w) - ww^\top/W\), and \(c/\sqrt w \perp n\), hence \(c/\sqrt w\) is in
 the range of \(S^\top\).) A sample of weight zero is absent.
+
+Several outputs per sample, (N, k) or a tree of arrays, are as many families: each output is centred
+by its own mean, and M is the sum over outputs. For \(\log\psi = a + \mathrm{i}b\) as the pair
+\((a, b)\) this is the real part of the quantum geometric tensor, \(\mathrm{Re}\,\langle\overline{O -
+\langle O\rangle}\,(O - \langle O\rangle)\rangle\) with \(O = \partial\log\psi\).
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -28,27 +33,66 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base import checks
-from .._base.tree import Structure
+from .._base.tree import Structure, split, structure
 from ._base import AbstractMetric, AbstractRoot
-from ._outputs import one_array
+from ._roots import DiagonalRoot
+
+
+class Columns(eqx.Module):
+    """Outputs of a batch as an array (N, q), a row per sample."""
+
+    like: Structure = eqx.field(static=True)
+    """Of the outputs of one sample."""
+    count: int = eqx.field(static=True)
+
+    def read(self, tree: Any) -> Float[Array, "N q"]:
+        """The array of a tree."""
+        tree = split(tree)[0]
+        shapes = tuple(jnp.shape(x) for x in jax.tree.leaves(tree))
+        wanted = tuple((self.count, *shape) for shape in self.like.shapes)
+        if shapes != wanted:
+            raise ValueError(f"expected a tree with shapes {wanted}, got shapes {shapes}.")
+        return jax.vmap(self.like.ravel)(tree)
+
+    def write(self, columns: Float[Array, "N q"]) -> Any:
+        """The tree of an array."""
+        return jax.vmap(self.like.unravel)(columns)
 
 
 class ScoresRoot(AbstractRoot):
-    """S = (I - w 1ᵀ/W) diag(√w)."""
+    """S = (I - w 1ᵀ/W) diag(√w) for each output of a sample."""
 
-    log_scale: Float[Array, " N"]
+    log_scale: Float[Array, " m"]
     weights: Float[Array, " N"]
-    like: Structure = eqx.field(static=True)
+    columns: Columns
 
     def unit(self, w):
-        w = jnp.where(self.weights == 0, 0.0, w)
-        return self.like.unravel(w - self.weights * jnp.sum(w) / _total(self.weights))
+        w = _present(self.weights, w.reshape(self.columns.count, -1))
+        mean = self.weights / _total(self.weights)
+        return self.columns.write(w - mean[:, None] * jnp.sum(w, axis=0, keepdims=True))
 
     def unit_transpose(self, v):
-        return _centre_vector(self.weights, self.like.ravel(v))
+        return _centre_vector(self.weights, self.columns.read(v)).ravel()
 
     def unit_lift(self, c):
-        return _divide(_centre_covector(self.weights, self.like.ravel(c)), self.weights)
+        c = _centre_covector(self.weights, self.columns.read(c))
+        return _divide(c, self.weights).ravel()
+
+    @property
+    def samples(self):
+        log_scale = jnp.zeros((self.columns.count, self.columns.like.size), self.log_scale.dtype)
+        return DiagonalRoot(log_scale, self.columns.like)
+
+    @property
+    def mean(self):
+        return self.weights / _total(self.weights)
+
+    @property
+    def removed(self):
+        # Of each output Σ w_i J_i/√W, the mean row as large as it is in A.
+        one = self.weights / jnp.sqrt(_total(self.weights))
+        each = jnp.eye(self.columns.like.size, dtype=one.dtype)
+        return jax.vmap(lambda e: self.columns.write(one[:, None] * e[None, :]))(each)
 
 
 def _total(weights: Array) -> Array:
@@ -57,30 +101,38 @@ def _total(weights: Array) -> Array:
     return jnp.where(total == 0, 1.0, total)
 
 
+def _present(weights: Array, x: Array) -> Array:
+    """An array (N, q), zero where the weight is."""
+    return jnp.where(weights[:, None] == 0, 0.0, x)
+
+
 def _divide(c: Array, weights: Array) -> Array:
     """c/w, zero where the weight is."""
-    return jnp.where(weights == 0, 0.0, c / jnp.where(weights == 0, 1.0, weights))
+    return _present(weights, c / jnp.where(weights == 0, 1.0, weights)[:, None])
 
 
 def _centre_vector(weights: Array, v: Array) -> Array:
     """v minus its weighted mean, on the samples that are present."""
-    v = jnp.where(weights == 0, 0.0, v)
-    return jnp.where(weights == 0, 0.0, v - jnp.sum(weights * v) / _total(weights))
+    v = _present(weights, v)
+    mean = jnp.sum(weights[:, None] * v, axis=0, keepdims=True) / _total(weights)
+    return _present(weights, v - mean)
 
 
 def _centre_covector(weights: Array, c: Array) -> Array:
     """The orthogonal projection of c on the range of M: sum zero, and zero where the weight is."""
-    c = jnp.where(weights == 0, 0.0, c)
+    c = _present(weights, c)
     count = jnp.sum((weights != 0).astype(weights.dtype))
-    return jnp.where(weights == 0, 0.0, c - jnp.sum(c) / jnp.maximum(count, 1.0))
+    return _present(weights, c - jnp.sum(c, axis=0, keepdims=True) / jnp.maximum(count, 1.0))
 
 
 class Scores(AbstractMetric):
     """The covariance of scores on the log-probabilities of a batch.
 
-    The outputs are one array of shape (N,) for the whole batch. The divergence, with δ = u - z, is
-    W times the KL divergence between the weighted samples reweighted by e^δ and the weighted
-    samples: KL(p_u ‖ p_z) from samples.
+    The outputs are those of the whole batch: log-probabilities of shape (N,), or (N, k) and trees
+    of such arrays, where each output of a sample is centred by its own mean. The divergence, with
+    δ = u - z, is W times the KL divergence between the weighted samples reweighted by e^δ and the
+    weighted samples: KL(p_u ‖ p_z) from samples; summed over the outputs of a sample if there are
+    several.
 
     **Arguments:**
 
@@ -108,51 +160,53 @@ class Scores(AbstractMetric):
                 "Scores(), with the weights in the measure",
             )
 
-    def _read(self, z) -> tuple[Array, Array, Structure]:
-        """The log-probabilities, their weights, and the structure of the outputs."""
-        z, like = one_array(
-            z,
-            "Scores()",
-            "one array of log-probabilities, of shape (N,)",
-            "Return one log-probability per sample.",
-        )
-        if z.ndim != 1 or (self.weights is not None and jnp.shape(self.weights) != z.shape):
-            weights = None if self.weights is None else jnp.shape(self.weights)
+    def _read(self, z) -> tuple[Array, Array, Columns]:
+        """The outputs (N, q), the weights of the samples, and how to read others like them."""
+        leaves = jax.tree.leaves(split(z)[0])
+        shapes = [x.shape for x in leaves]
+        counts = {shape[:1] for shape in shapes}
+        given = None if self.weights is None else jnp.shape(self.weights)
+        if len(counts) != 1 or () in counts or given not in (None, *counts):
             raise ValueError(
-                f"Scores() takes log-probabilities of shape (N,) and as many weights, got {z.shape}"
-                f" and {weights}."
+                "Scores() takes log-probabilities of shape (N,), or several per sample, (N, k), and"
+                f" as many weights, got {shapes[0] if len(shapes) == 1 else shapes} and {given}. "
+                "Return one log-probability per sample."
             )
+        count = leaves[0].shape[0]
+        one = structure(jax.tree.map(lambda x: x[0], split(z)[0]))
+        columns = Columns(one, count)
         weights = (
-            jnp.full_like(z, 1 / z.shape[0])
+            jnp.full(count, 1 / count, one.dtype)
             if self.weights is None
-            else jnp.asarray(self.weights).astype(z.dtype)
+            else jnp.asarray(self.weights).astype(one.dtype)
         )
-        return z, weights, like
+        return columns.read(z), weights, columns
 
     def root(self, z):
-        _, weights, like = self._read(z)
+        _, weights, columns = self._read(z)
         present = weights != 0
-        return ScoresRoot(
-            jnp.where(present, jnp.log(jnp.where(present, weights, 1.0)) / 2, -jnp.inf),
-            weights,
-            like,
-        )
+        half = jnp.where(present, jnp.log(jnp.where(present, weights, 1.0)) / 2, -jnp.inf)
+        return ScoresRoot(jnp.repeat(half, columns.like.size), weights, columns)
 
     def apply(self, z, v):
-        _, weights, like = self._read(z)
-        return like.unravel(weights * _centre_vector(weights, like.ravel(v)))
+        _, weights, columns = self._read(z)
+        return columns.write(weights[:, None] * _centre_vector(weights, columns.read(v)))
 
     def sharp(self, z, c):
-        _, weights, like = self._read(z)
-        return like.unravel(
-            _centre_covector(weights, _divide(_centre_covector(weights, like.ravel(c)), weights))
-        )
+        _, weights, columns = self._read(z)
+        inside = _divide(_centre_covector(weights, columns.read(c)), weights)
+        return columns.write(_centre_covector(weights, inside))
 
     def divergence(self, u, z):
-        z, weights, like = self._read(z)
-        gap = jnp.where(weights == 0, 0.0, like.ravel(u) - z)
-        log_mean = jax.nn.logsumexp(gap, b=weights / _total(weights))
-        return jnp.sum(weights * jnp.exp(gap - log_mean) * (gap - log_mean))
+        z, weights, columns = self._read(z)
+        gap = _present(weights, columns.read(u) - z)
+        share = (weights / _total(weights))[:, None]
+        log_mean = jax.nn.logsumexp(gap, b=share, axis=0, keepdims=True)
+        # A probability that becomes zero adds nothing.
+        lost = gap == -jnp.inf
+        log_ratio = jnp.where(lost, 0.0, gap - log_mean)
+        each = jnp.where(lost, 0.0, jnp.exp(log_ratio) * log_ratio)
+        return jnp.sum(weights[:, None] * each)
 
     def weigh(self, weights):
         return Scores(weights)

@@ -31,6 +31,19 @@ class WeightedRoot(AbstractRoot):
     def unreached(self, c):
         return self.root.unreached(c)
 
+    @property
+    def samples(self):
+        return self.root.samples
+
+    @property
+    def mean(self):
+        return self.root.mean
+
+    @property
+    def removed(self):
+        scale = jnp.sqrt(self.weight)
+        return jax.tree.map(lambda x: scale.astype(x.dtype) * x, self.root.removed)
+
 
 class Weighted(AbstractMetric):
     """A metric times a positive number, and its divergence times that number.

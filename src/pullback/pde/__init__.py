@@ -10,6 +10,11 @@ from ._conditions import Dirichlet as Dirichlet
 from ._conditions import Initial as Initial
 from ._conditions import Neumann as Neumann
 from ._conditions import Periodic as Periodic
+from ._derivatives import Jet as Jet
+from ._derivatives import divergence as divergence
+from ._derivatives import gradient as gradient
+from ._derivatives import hessian_vector as hessian_vector
+from ._derivatives import jet as jet
 from ._derivatives import laplacian as laplacian
 from ._derivatives import partial as partial
 from ._derivatives import second as second

@@ -15,7 +15,11 @@ from jaxtyping import Array, Float
 from .._base.types import Flat
 from .._base.vector import norm
 from .._gram.across import joint_kernel, joint_product
-from .._gram.joint import JointFactors, find, joint_factors, joint_rows
+from .._gram.apply import Products, StackedProducts, products
+from .._gram.centred import Gram, centred_kernel, centred_product
+from .._gram.factors import Factors
+from .._gram.holomorphic import half_factors, half_rows, turned_kernel
+from .._gram.joint import JointFactors, find, joint_factors, joint_rows, mean_of
 from .._gram.kernel import kernel_of_rows
 from .._rows.rows import Rows
 from ._base import AbstractSolver, skip_zero
@@ -43,25 +47,51 @@ class ScaledRows(eqx.Module):
 
     rows: Rows
     factors: JointFactors | None
+    """With the scale, unless a mean is taken off the rows."""
     scale: Float[Array, " m"]
+    products: Products | StackedProducts | None = None
+    """Products with the factors, where they cost less than a pass through the model."""
+    half: Factors | None = None
+    """Of every other row, without the scale, if those in between are i times the same."""
 
-    def __call__(self) -> Float[Array, "m m"]:
+    def __call__(self) -> Gram:
         """Return K, lower triangle."""
+        mean = mean_of(self.rows)
+        if self.half is not None:
+            matrix = self._present[:, None] * turned_kernel(self.half) * self._present[None, :]
+            return Gram(matrix, jnp.zeros((), matrix.dtype))
+        if self.factors is not None and mean is not None:
+            return centred_kernel(self.factors.parts[0], mean, self._present)
         if self.factors is not None:
-            return joint_kernel(self.factors)
+            return Gram(joint_kernel(self.factors), jnp.zeros((), self.rows.dtype))
         assert self.rows.dense is not None
-        return self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
+        matrix = self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
+        return Gram(matrix, jnp.zeros((), matrix.dtype))
 
     def product(self, y: Array) -> Array:
         """Return K y."""
-        return self.mv(self.rmv(y)) if self.factors is None else joint_product(self.factors, y)
+        if self.factors is None:
+            return self.mv(self.rmv(y))
+        mean = mean_of(self.rows)
+        if mean is None:
+            return joint_product(self.factors, y)
+        return centred_product(self.factors.parts[0], mean, self._present, y)
+
+    @property
+    def _present(self) -> Float[Array, " m"]:
+        """The scale, zero for rows of absent samples."""
+        return jnp.where(self.rows.active, self.scale, 0.0)
 
     def mv(self, eta: Flat) -> Array:
         """Return diag(scale) Â η."""
+        if self.products is not None:
+            return self.products.mv(eta)
         return self.scale * self.rows.unit_mv(eta)
 
     def rmv(self, y: Array) -> Flat:
         """Return the transpose on y."""
+        if self.products is not None:
+            return self.products.rmv(y)
         return self.rows.unit_rmv(self.scale * y)
 
 
@@ -283,7 +313,9 @@ class Dual(AbstractSolver):
         unit = scaled(jnp.ones_like(grading))()
         plain = eigen(unit, rows, inverse)
         full = plain.spectrum.rank == jnp.sum(rows.active, dtype=jnp.int32)
-        weighed = lambda k: eigen(grading[:, None] * k * grading[None, :], rows, inverse)
+        weighed = lambda k: eigen(
+            Gram(grading[:, None] * k.matrix * grading[None, :], k.lost), rows, inverse
+        )
         gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
         gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
         return DualFactors(scaled(jnp.where(full, 1.0, grading)), grading, gram, None, kernel)
@@ -292,9 +324,22 @@ class Dual(AbstractSolver):
         """Return scale ↦ diag(scale) Â."""
         found = find(rows) if self.structured else None
         if found is not None and found.groups:
-            return lambda scale: ScaledRows(rows, joint_factors(rows, found, scale), scale)
+            if rows.turns:
+                (term,) = rows.terms
+                half = half_factors(term, found.parts[0])
+                return lambda scale: ScaledRows(rows, None, scale, half=half)
+            if mean_of(rows) is not None:
+                factors = joint_factors(rows, found)
+                return lambda scale: ScaledRows(rows, factors, scale)
+
+            def scaled(scale):
+                factors = joint_factors(rows, found, scale)
+                return ScaledRows(rows, factors, scale, products(factors, found))
+
+            return scaled
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = rows.unit_rows() if found is None else joint_rows(rows, found)
         formed = rows.formed(dense, None if found is None else found.order)
-        return lambda scale: ScaledRows(formed, None, scale)
+        half = half_rows(dense) if rows.turns else None
+        return lambda scale: ScaledRows(formed, None, scale, half=half)

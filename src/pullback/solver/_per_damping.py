@@ -127,7 +127,7 @@ class PerDamping(AbstractSolver):
             exact = _unless(enough, lambda: SVD().factorise(_shared(rows, family), inverse))
         else:
             enough = least >= 0
-            gram = _unless(enough, lambda: eigen(family.matrix, rows, inverse))
+            gram = _unless(enough, lambda: eigen(family.gram, rows, inverse))
             exact = family.build(gram=gram, damping=None)
         return PerDampingFactors(family, exact, enough)
 

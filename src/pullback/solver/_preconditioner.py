@@ -31,7 +31,8 @@ from .._base.show import settings
 from .._base.types import Flat, Scalar
 from .._base.vector import finite_or_nan
 from .._gram import joint
-from .._gram.joint import Joint, JointFactors, joint_factors, per_term
+from .._gram.factors import Layout
+from .._gram.joint import Joint, JointFactors, joint_factors, mean_of, per_term
 from .._gram.kernel import diagonal_blocks
 from .._gram.structured import find, structured_factors
 from .._rows.rows import Rows, TermRows, scatter
@@ -65,7 +66,7 @@ class Diagonal(AbstractPreconditioner):
 
     def _term(self, rows: TermRows) -> Flat:
         """Return the diagonal of the metric of one term."""
-        plan = find(rows, single=True)
+        plan = _uncentred(rows, single=True)
         if plan is None:
             return rows.sum_blocks(lambda block: jnp.sum(block**2, axis=0))
         factors = structured_factors(rows, plan, rows.scale)
@@ -84,7 +85,7 @@ class Kronecker(AbstractPreconditioner):
     """
 
     def build(self, rows, damping):
-        plan = joint.find(rows, single=True)
+        plan = joint.find(rows, single=True) if mean_of(rows) is None else None
         if plan is None or not plan.groups:
             return Diagonal().build(rows, damping)
         factors = joint_factors(rows, plan, rows.scale)
@@ -103,7 +104,7 @@ class SampleBlocks(AbstractPreconditioner):
 
     def _term(self, rows: TermRows, damping: Scalar) -> "BlockInverse":
         """Return the action on the rows of one term."""
-        plan = find(rows)
+        plan = _uncentred(rows)
         if plan is None:
             blocks = rows.sample_blocks(lambda block: block @ block.T)
         else:
@@ -230,6 +231,11 @@ class BlockInverse(eqx.Module):
         y = y.reshape(self.roots.shape[:2])
         image = jnp.einsum("npq,nq->np", self.roots, y)
         return jnp.einsum("npq,np->nq", self.roots, image).reshape(-1)
+
+
+def _uncentred(rows: TermRows, single: bool = False) -> Layout | None:
+    """Return how the leaves are kept, if their factors are those of A: no mean is taken off."""
+    return find(rows, single) if rows.root.mean is None else None
 
 
 def _kronecker(

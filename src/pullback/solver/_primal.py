@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base.vector import norm
+from .._gram.centred import Gram
 from .._gram.joint import per_term
-from .._gram.structured import WORKSPACE, find, structured_metric
+from .._gram.structured import WORKSPACE, find, metric_gram
 from .._rows.rows import MEMORY, Rows, TermRows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
@@ -184,40 +185,49 @@ class Primal(AbstractSolver):
 
         - `rows`: what is to be factorised.
         """
-        matrix, order = self._metric(rows)
-        return Family(matrix, eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
+        gram, order = self._metric(rows)
+        return Family(gram, eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
 
     def factorise(self, rows, inverse):
-        matrix, order = self._metric(rows)
+        gram, order = self._metric(rows)
         if inverse.damping is None:
-            return PrimalFactors(rows, eigen(matrix, rows, inverse), None, order)
+            return PrimalFactors(rows, eigen(gram, rows, inverse), None, order)
         damping = jnp.asarray(inverse.damping, rows.dtype)
-        return PrimalFactors(rows, damped(Matrix(matrix), damping, self.careful), damping, order)
+        return PrimalFactors(rows, damped(Matrix(gram), damping, self.careful), damping, order)
 
-    def _metric(self, rows: Rows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
+    def _metric(self, rows: Rows) -> tuple[Gram, np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
         if not self.structured:
-            return rows.gram(), None
-        if len(rows.terms) > 1:
-            return dense_metric(rows), None
-        term = rows.terms[0]
+            return _plain(rows), None
+        term, *others = rows.terms
+        if others:
+            return dense_gram(rows), None
         found = find(term, single=True)
-        if found is None:
-            return rows.gram(), None
-        return structured_metric(term, found), found.order
+        return (_plain(rows), None) if found is None else (metric_gram(term, found), found.order)
 
 
 def dense_metric(rows: Rows) -> Float[Array, "P P"]:
     """Return G, from factors of the layers where the model is understood, in the flat order."""
-    return per_term(rows, _dense_metric)
+    return dense_gram(rows).matrix
 
 
-def _dense_metric(rows: TermRows) -> Float[Array, "P P"]:
+def dense_gram(rows: Rows) -> Gram:
+    """Return the same, and what was taken off it."""
+    return per_term(rows, _dense_gram)
+
+
+def _dense_gram(rows: TermRows) -> Gram:
     """Return the part of G of one term."""
     found = find(rows, single=True)
     if found is None:
-        return rows.gram()
-    lower = jnp.tril(structured_metric(rows, found))
+        return _plain(rows)
+    gram = metric_gram(rows, found)
+    lower = jnp.tril(gram.matrix)
     matrix = lower + jnp.tril(lower, -1).T
     place = np.argsort(found.order)
-    return matrix[place][:, place]
+    return Gram(matrix[place][:, place], gram.lost)
+
+
+def _plain(rows: Rows) -> Gram:
+    """Return G from the rows, of which everything was taken off before."""
+    return Gram(rows.gram(), jnp.zeros((), rows.dtype))

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from .._base.types import Scalar
 from .._compat.lapack import cholesky
+from .._gram.centred import Gram
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse, respond
 from ._base import AbstractDecomposition, AbstractFactors, Spectrum
@@ -89,7 +90,7 @@ class Damped(eqx.Module):
 
     cholesky: Float[Array, "n n"]
     """L below the diagonal; above it, anything."""
-    again: Callable[[], Float[Array, "n n"]]
+    again: Callable[[], Gram]
     damping: Scalar
     proved: Array
     """Whether the matrix is positive definite beyond rounding."""
@@ -109,9 +110,9 @@ class Damped(eqx.Module):
         """
 
         def by_eigenvectors():
-            matrix = jax.lax.stop_gradient(self.again())
+            matrix, lost = jax.lax.stop_gradient(self.again())
             values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
-            noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(values, initial=0.0)
+            noise = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * jnp.max(values, initial=lost)
             h = 1 / (jnp.maximum(values, 0.0) + self.damping)
             seen = values > noise
             apply = lambda h: lambda x: vectors @ (h * (vectors.T @ x))
@@ -129,18 +130,17 @@ class Damped(eqx.Module):
 class Matrix(eqx.Module):
     """An already computed K or G, for `damped`, which would otherwise compute it again."""
 
-    matrix: Float[Array, "n n"]
+    gram: Gram
 
-    def __call__(self) -> Float[Array, "n n"]:
-        """Return the matrix."""
-        return self.matrix
+    def __call__(self) -> Gram:
+        """Return the matrix, and what was taken off it."""
+        return self.gram
 
 
 class Family(eqx.Module):
     """K or G, kept to be damped several times."""
 
-    matrix: Float[Array, "n n"]
-    """Lower triangle."""
+    gram: Gram
     build: Callable[..., "AbstractSymmetricFactors"]
     """Factors from `gram` and `damping`; a pytree."""
     rows: Rows
@@ -149,54 +149,57 @@ class Family(eqx.Module):
     @property
     def noise(self) -> Scalar:
         """The λ at or below which a Cholesky factorisation is not proved; see `damped`."""
-        return rounding(jnp.diagonal(self.matrix))
+        return rounding(jnp.diagonal(self.gram.matrix), self.gram.lost)
 
     def damped(self, damping: Scalar) -> "AbstractSymmetricFactors":
         """Return factors by Cholesky, of solutions that are NaN if that is not proved."""
-        gram = damped(Matrix(self.matrix), damping, careful=False)
+        gram = damped(Matrix(self.gram), damping, careful=False)
         return self.build(gram=gram, damping=damping)
 
 
-def rounding(diagonal: Float[Array, " n"]) -> Scalar:
-    """Return n·eps·max, a bound on the rounding of a Gram matrix and of its Cholesky factor."""
+def rounding(diagonal: Float[Array, " n"], lost: Scalar) -> Scalar:
+    """Return n·eps·max, a bound on the rounding of a Gram matrix and of its Cholesky factor.
+
+    To it comes that of what was taken off the matrix.
+    """
     n, eps = diagonal.shape[0], jnp.finfo(diagonal.dtype).eps
-    return n * eps * jnp.max(diagonal, initial=0.0)
+    return eps * (n * jnp.max(diagonal, initial=0.0) + lost)
 
 
-def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> Eigen:
+def eigen(gram: Gram, rows: Rows, inverse: AbstractInverse) -> Eigen:
     """Return the eigendecomposition of K or G, lower triangle."""
     shape = rows.shape
     # Factors are constants, also where the model closes over something that is differentiated; the
     # derivative rule of eigenvectors would use the upper triangle, which holds anything.
-    matrix = jax.lax.stop_gradient(matrix)
+    matrix, lost = jax.lax.stop_gradient(gram)
     values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
     s = jnp.sqrt(jnp.maximum(values[::-1], 0.0))
     # The maximum hides a NaN matrix; let it show.
     s = jnp.where(jnp.all(jnp.isfinite(values)), s, jnp.nan)
-    resolution = jnp.sqrt(max(shape) * jnp.finfo(s.dtype).eps) * s[0]
-    resolution = jnp.maximum(resolution, rows.noise)
+    top = jnp.maximum(s[0], jnp.sqrt(lost))
+    resolution = jnp.maximum(jnp.sqrt(max(shape) * jnp.finfo(s.dtype).eps) * top, rows.noise)
     h, kept, cutoff = respond(inverse, s, shape, resolution)
     spectrum = Spectrum.of(s, kept, cutoff)
     refinements = 2 if inverse.pseudo_inverse else 0
     return Eigen(vectors[:, ::-1], s, h, kept, spectrum, resolution, refinements, inverse.truncates)
 
 
-def damped(make: Callable[[], Float[Array, "n n"]], damping: Scalar, careful: bool) -> Damped:
+def damped(make: Callable[[], Gram], damping: Scalar, careful: bool) -> Damped:
     """Return Cholesky factors of K + λ or G + λ; `make` is a pytree that returns K or G.
 
     The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at
-    least -n·eps·‖·‖; so with λ above that the sum is positive definite. The pivots are checked all
+    least -n·eps·‖·‖, with the norm of what it was summed from; so with λ above that the sum is positive definite. The pivots are checked all
     the same. Otherwise eigenvectors take over, if it is to be `careful`, and the spectrum reports
     it.
     """
-    matrix = jax.lax.stop_gradient(make())
+    matrix, lost = jax.lax.stop_gradient(make())
     n = matrix.shape[0]
     # Read before it is written, so that everything happens in place; `jnp.trace` would read it all.
     index, diagonal = jnp.arange(n), jnp.diagonal(matrix)
     size = jnp.sqrt(jnp.sum(diagonal))
     diagonal = diagonal + damping
     matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
-    noise = rounding(diagonal)
+    noise = rounding(diagonal, lost)
     factor, positive = cholesky(matrix)
     proved = positive & (damping > noise)
     spectrum = Spectrum.unknown(matrix.dtype, fallback=~proved)

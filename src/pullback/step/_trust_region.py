@@ -109,12 +109,11 @@ class TrustRegion(AbstractStep):
 
     def check(self, problem, inverse):
         for metric in (term.metric for term in problem.terms):
-            if metric.has_divergence and not metric.couples_samples:
+            if metric.has_divergence:
                 continue
-            lacks = "has none" if not metric.has_divergence else "has none of single samples"
             raise ValueError(
                 "step=TrustRegion() measures steps in the divergence of the metric, and "
-                f"{type(metric).__name__} {lacks}. Use step=pullback.step.LevenbergMarquardt() or "
+                f"{type(metric).__name__} has none. Use step=pullback.step.LevenbergMarquardt() or "
                 "step=pullback.step.LineSearch()."
             )
 

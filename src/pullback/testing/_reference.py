@@ -5,7 +5,8 @@ with the fast path.
 g = \partial L/\partial\theta, \quad \delta = R^{-1} h(\tilde A^\top \tilde A)\, R^{-\top} g, \quad
 \tilde A = M^{1/2} J R^{-1}, \quad W = R^\top R . \]
 
-`J` is a Jacobian of the batched model, `M` comes from `metric.apply` on basis vectors, `g` from
+Complex numbers are pairs, real part first: P and the outputs count real numbers. `J` is a Jacobian
+of the batched model, `M` comes from `metric.apply` on basis vectors, `g` from
 `jax.grad` of the total loss. It costs what it costs, and it knows no grading: for problems of a few
 dozen numbers, away from saturation.
 """
@@ -36,7 +37,7 @@ class Reference(NamedTuple):
     matrix: np.ndarray
     """G, (P, P)."""
     covector: Covector
-    """g."""
+    """g, in the convention of `jax.grad`."""
     value: float
     """L."""
     jacobian: np.ndarray
@@ -64,14 +65,14 @@ def reference_natural_gradient(
     """
     inverse = MoorePenrose() if inverse is None else inverse
     value, g, jacobian, metric, unravel = dense_parts(problem, params, batch, metric_batch)
-    gauge = np.linalg.cholesky(dense_gauge(inverse.gauge, g.size))
+    gauge = np.linalg.cholesky(dense_gauge(inverse.gauge, g.size, params))
     delta, rank, spectrum = dense_solve(square_root(metric) @ jacobian, g, inverse, gauge)
     matrix = jacobian.T @ metric @ jacobian
     return Reference(
         unravel(jnp.asarray(delta)),
         rank,
         matrix,
-        unravel(jnp.asarray(g)),
+        jax.tree.map(jnp.conj, unravel(jnp.asarray(g))),
         value,
         jacobian,
         metric,
@@ -96,7 +97,8 @@ def dense_parts(
         still = jax.tree.map(lambda _: None, params.state)
         moving = Stateful(moving.params, still)
         carried = Stateful(carried.params, params.state)
-    flat, unravel = ravel_pytree(moving)
+    flat, split_up = ravel_pytree(_in_pairs(moving))
+    unravel = lambda flat: _whole(split_up(flat), moving)
     inputs, targets, weights, _ = _present(problem, batch)
     metric_inputs, metric_targets, metric_weights, places = _present(
         problem, batch if metric_batch is None else metric_batch
@@ -107,7 +109,7 @@ def dense_parts(
 
     def outputs(flat):
         z = eqx.filter(
-            _outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs),
+            _in_pairs(_outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs)),
             eqx.is_inexact_array,
         )
         return jnp.concatenate(
@@ -116,7 +118,8 @@ def dense_parts(
 
     def everything(flat):
         z = _outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs)
-        blocks = _metric_blocks(problem, z, metric_targets, metric_weights, places)
+        y = _in_pairs(metric_targets) if _has_complex(z) else metric_targets
+        blocks = _metric_blocks(problem, _in_pairs(z), y, metric_weights, places)
         return jax.value_and_grad(loss)(flat), jax.jacfwd(outputs)(flat), blocks
 
     (value, g), jacobian, blocks = jax.jit(everything)(flat)
@@ -127,6 +130,27 @@ def dense_parts(
         _block_diagonal(np.asarray(blocks)),
         unravel,
     )
+
+
+def _is_complex(x: Any) -> bool:
+    return eqx.is_array(x) and jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+def _has_complex(tree: Any) -> bool:
+    return any(_is_complex(x) for x in jax.tree.leaves(tree))
+
+
+def _in_pairs(tree: Any) -> Any:
+    """Real and imaginary parts in a last axis, for complex leaves."""
+    pair = lambda x: jnp.stack([x.real, x.imag], axis=-1) if _is_complex(x) else x
+    return jax.tree.map(pair, tree)
+
+
+def _whole(tree: Any, like: Any) -> Any:
+    """The inverse of `_in_pairs`."""
+    whole = lambda old, x: x[..., 0] + 1j * x[..., 1] if _is_complex(old) else x
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.tree.map(whole, like, tree)
 
 
 def _double(tree: Any) -> Any:
@@ -170,6 +194,7 @@ def _total(problem: Composite, params: Any, inputs: Any, targets: Any, weights: 
     z = _outputs(problem, params, inputs)
     if problem.loss is None:
         assert isinstance(problem.metric, AbstractLikelihood)
+        z, targets = (_in_pairs(z), _in_pairs(targets)) if _has_complex(z) else (z, targets)
         if weights is None:
             return problem.metric.negative_log_likelihood(z, targets)
         values = []
@@ -224,8 +249,8 @@ def square_root(metric: np.ndarray) -> np.ndarray:
     return (vectors * np.sqrt(np.where(values > noise, values, 0.0))) @ vectors.T
 
 
-def dense_gauge(gauge: Any, size: int) -> np.ndarray:
-    """W."""
+def dense_gauge(gauge: Any, size: int, params: Any = None) -> np.ndarray:
+    """W; a real weight of a complex parameter is one of both parts."""
     if gauge is None:
         return np.eye(size)
     if hasattr(gauge, "as_matrix") or hasattr(gauge, "matrix"):
@@ -234,7 +259,12 @@ def dense_gauge(gauge: Any, size: int) -> np.ndarray:
         )
     if eqx.is_array(gauge) and gauge.shape == (size, size):
         return np.asarray(gauge, float)
-    flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(gauge)])
+    weights, leaves = jax.tree.leaves(gauge), jax.tree.leaves(params)
+    if _has_complex(params) and len(weights) == len(leaves):
+        both = lambda w, p: w * (1 + 1j) if _is_complex(p) and not _is_complex(w) else w
+        pairs = zip(map(np.asarray, weights), leaves, strict=True)
+        weights = [np.asarray(_in_pairs(jnp.asarray(both(w, p)))) for w, p in pairs]
+    flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in weights])
     return np.diag(np.broadcast_to(flat, size))
 
 

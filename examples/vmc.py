@@ -1,0 +1,79 @@
+"""The ground state of the transverse-field Ising chain: all configurations, and samples.
+
+`python examples/vmc.py` saves pictures/vmc.png. `--ladder` adds the Heisenberg models with known
+energies (minutes).
+"""
+
+import sys
+import time
+
+import jax
+import matplotlib
+import numpy as np
+from _pictures import picture_path
+from _waves import positive, start
+
+import pullback as pb
+from pullback import vmc
+
+jax.config.update("jax_enable_x64", True)
+matplotlib.use("Agg")
+RATES = tuple(2.0**-k for k in range(14))
+LADDER = (
+    # name, lattice, operator, exact energy, width, steps
+    ("Heisenberg 4x4", (4, 4), vmc.heisenberg, -44.91393283371549, 8, 60),
+    ("Heisenberg chain 20", (20,), vmc.heisenberg, -35.61754611950579, 16, 40),
+)
+
+
+def everything(lattice, hamiltonian, width, steps, level):
+    """A run on all configurations, one of each class of equivalent ones."""
+    energy = vmc.problem(positive(lattice), hamiltonian)
+    batch = vmc.full_sum(energy, lattice.symmetries())
+    rule = pb.step.GridSearch(RATES)
+    opt = pb.NaturalGradientDescent(energy, step=rule, inverse=pb.Tikhonov(1e-8))
+    until = pb.until.LossBelow(level)
+    return pb.fit(opt, start(lattice, width), batch, steps, until=until, progress=False)
+
+
+def samples(lattice, hamiltonian, width, steps):
+    """A run on samples, whose last 100 energies are averaged."""
+    energy = vmc.problem(positive(lattice), hamiltonian)
+    opt = pb.NaturalGradientDescent(energy, step=0.03, inverse=pb.Tikhonov(1e-3))
+    chains = vmc.Metropolis(energy, chains=512)
+    return pb.fit(opt, start(lattice, width), chains, steps, progress=False)
+
+
+def main() -> None:
+    lattice, exact = vmc.Lattice((10,)), -12.784906442999322
+    hamiltonian = vmc.ising(lattice, field=1.0)
+    errors = lambda fit: np.abs(np.asarray(fit.history["loss"]) / exact - 1)
+    begun = time.perf_counter()
+    whole = everything(lattice, hamiltonian, 8, 200, exact * (1 - 3e-11))
+    seconds = time.perf_counter() - begun
+    print(f"Ising chain 10, all configurations: relative error {errors(whole)[-1]:.1e} "
+          f"after {whole.steps} steps, {seconds:.0f} s")  # fmt: skip
+    drawn = samples(lattice, hamiltonian, 8, 300)
+    error = abs(np.mean(drawn.history["loss"][-100:]) / exact - 1)
+    print(f"Ising chain 10, 512 samples: relative error {error:.1e} of the last 100 energies, "
+          f"acceptance {float(drawn.sampler.acceptance):.2f}")  # fmt: skip
+    if not errors(whole)[-1] < 1e-10:
+        raise SystemExit("The run on all configurations did not converge.")
+    for name, shape, operator, energy, width, steps in LADDER if "--ladder" in sys.argv else ():
+        begun, lattice = time.perf_counter(), vmc.Lattice(shape)
+        fit = everything(lattice, operator(lattice), width, steps, energy * (1 - 1e-8))
+        error, seconds = abs(fit.history["loss"][-1] / energy - 1), time.perf_counter() - begun
+        print(f"{name}: relative error {error:.1e} after {fit.steps} steps, {seconds:.0f} s")
+
+    figure, axes = matplotlib.pyplot.subplots(figsize=(6, 4), layout="constrained")
+    axes.semilogy(errors(drawn), label="512 samples", color="#c2553a", lw=1)
+    axes.semilogy(errors(whole), label="all configurations", color="#2f6db3")
+    axes.set(xlabel="step", ylabel="relative error of the energy", title="Ising chain, h = 1")
+    axes.legend(frameon=False)
+    figure.savefig(picture_path("vmc.png"), dpi=150)
+
+
+if __name__ == "__main__":
+    import matplotlib.pyplot
+
+    main()
