@@ -240,7 +240,7 @@ class NaturalGradientDescent(HasLoss):
         gradient = covector_at(params, gradient)
         other = self.metric_batch if metric_batch is None else metric_batch
         other = validate_metric_batch(self.problem, other, data)
-        check_memory(self.metric_memory, self.problem, other)
+        check_memory(self.metric_memory, self.problem, other, self.weighting)
         return self.as_data(), params, state, data, other, gradient, short
 
 
