@@ -63,6 +63,8 @@ SAYS = {
         "Landweber with Krylov                       ValueError",
         "residual 0.50, not successful: True",
     ],
+    "own_equation.py": ["60 initial, 60 dirichlet", "loss of 'inside'", "Largest error"],
+    "inverse_problem.py": ["κ = 0.2", "true 0.25", "Picture:"],
     "terms.py": [
         "boundary      0.284677, weight 10",
         "the two natural gradients differ by",
@@ -106,6 +108,8 @@ SLOW = {
     "plan.py",
     "mnist5k.py",
     "when_to_use.py",
+    "own_equation.py",
+    "inverse_problem.py",
     "vmc.py",
     "j1j2.py",
 }
