@@ -112,7 +112,7 @@ def present_finite(objective: AbstractObjective, parts: Iterable[Any]) -> Array:
 def _all_present(objective: AbstractObjective, fine: Sequence[Array]) -> Array:
     """Return whether something holds for every term that is present."""
     pairs = zip(fine, objective.weights, strict=True)
-    held = [found if weight is None else found | ~(weight > 0) for found, weight in pairs]
+    held = [found if weight is None else found | (weight == 0) for found, weight in pairs]
     return held[0] if len(held) == 1 else jnp.all(jnp.stack(held))
 
 

@@ -61,7 +61,7 @@ class Terms(AbstractProblem):
         """
         if terms is not None and named:
             raise ValueError(
-                f"Terms(...): give the terms in one tuple or dictionary, or by name, e.g. {EXAMPLE}."
+                f"Terms(...): give the terms in a tuple or dictionary, or by name, e.g. {EXAMPLE}."
             )
         given = named if terms is None else terms
         if isinstance(given, Mapping):
@@ -253,7 +253,7 @@ def scaled(weight: Scalar, tree: PyTree) -> PyTree:
 
     def one(x):
         w = weight.astype(x.dtype)
-        return jnp.where(w > 0, w * jnp.where(w > 0, x, 0.0), 0.0)
+        return jnp.where(w == 0, 0.0, w * jnp.where(w == 0, 0.0, x))
 
     return jax.tree.map(one, tree)
 
@@ -279,7 +279,7 @@ def _check_term(label: str, term: Any) -> None:
         raise checks.error("Terms", str(label), term, wanted, EXAMPLE)
     if term.stateful:
         raise ValueError(
-            f"Terms({label}=Composite(..., stateful=True)): which term's new state is to be kept is "
-            "not defined, so terms have no state. Use one Composite, or keep the state fixed: "
+            f"Terms({label}=Composite(..., stateful=True)): whose new state would be kept is not "
+            "defined, so terms have no state. Use one Composite, or keep the state fixed: "
             "model=lambda params, x: model(params, state, x)[0]."
         )
