@@ -65,9 +65,10 @@ class Terms(AbstractProblem):
             )
         given = named if terms is None else terms
         if isinstance(given, Mapping):
-            names = tuple(sorted(given))
             if not all(isinstance(name, str) for name in given):
-                raise checks.error("Terms", "terms", given, "a dictionary with texts as keys")
+                wanted = "a dictionary with texts as keys"
+                raise checks.error("Terms", "terms", list(given), wanted, EXAMPLE)
+            names = tuple(sorted(given))
             found = [given[name] for name in names]
         elif isinstance(given, tuple | list):
             names, found = None, list(given)
@@ -83,12 +84,10 @@ class Terms(AbstractProblem):
         self.scales = self._scales(weights)
 
     def __repr__(self) -> str:
-        names = [""] * self.form.count if self.form.names is None else self.form.names
-        parts = [
-            f"{name}={term!r}" if name else repr(term)
-            for name, term in zip(names, self.terms, strict=True)
-        ]
-        return f"Terms({', '.join(parts)})"
+        if self.form.names is None:
+            return f"Terms({self.terms!r})"
+        parts = zip(self.form.names, self.terms, strict=True)
+        return f"Terms({', '.join(f'{name}={term!r}' for name, term in parts)})"
 
     @property
     def stateful(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
