@@ -1,13 +1,24 @@
 """Policies and values: networks, episodes, advantages, and three ways to improve a policy."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from _environments import acrobot, cartpole, pendulum
 from jax.flatten_util import ravel_pytree
 
 import pullback as pb
+
+
+# environments, steps of each per iteration, discount, trace, KL, steps in all
+SETTINGS = {
+    "CartPole": (cartpole, 8, 125, 0.99, 0.95, 0.02, 60_000),
+    "Acrobot": (acrobot, 16, 125, 0.99, 0.95, 0.02, 100_000),
+    "Pendulum": (pendulum, 10, 200, 0.9, 0.95, 0.02, 100_000),
+}
 
 
 class Data(NamedTuple):
@@ -182,9 +193,7 @@ def clipped_step(model, metric, bound):
     def loss(params, data):
         outputs = model(params, data.seen)
         ratio = jnp.exp(log_p(outputs, data.action) - data.log_p)
-        least = jnp.minimum(
-            ratio * data.advantage, jnp.clip(ratio, 0.8, 1.2) * data.advantage
-        )
+        least = jnp.minimum(ratio * data.advantage, jnp.clip(ratio, 0.8, 1.2) * data.advantage)
         return -jnp.mean(least)
 
     def step(params, state, data, key):
@@ -214,3 +223,50 @@ def value_step(passes=3, damping=0.3):
         return jax.lax.scan(one, (params, state), None, length=passes)[0]
 
     return opt.init, step
+
+
+METHODS = {
+    "natural gradient": natural_step,
+    "conjugate gradients": conjugate_step,
+    "PPO": clipped_step,
+}
+
+
+@functools.cache
+def runner(name, method):
+    """A start for each seed, and an iteration; compiled once for all seeds."""
+    task, count, steps, discount, trace, bound, _ = SETTINGS[name]
+    model, metric, _ = policy_of(task, jax.random.key(0))
+    init, improve = METHODS[method](model, metric, bound)
+    value_init, fit_value = value_step()
+
+    @jax.jit
+    def start(key):
+        params = policy_of(task, key)[2]
+        size = task.observe(task.reset(key)).size
+        values = network(jax.random.fold_in(key, 1), (size, 32, 32, 1))
+        worlds = jax.vmap(task.reset)(jax.random.split(key, count)), jnp.zeros(count, int)
+        return params, init(params), values, value_init(values), worlds
+
+    @jax.jit
+    def iteration(carry, key):
+        params, state, values, value_state, worlds = carry
+        one, two, three = jax.random.split(key, 3)
+        data, worlds = rollout(task, model, params, values, worlds, one, steps, discount, trace)
+        params, state, spent = improve(params, state, data, two)
+        values, value_state = fit_value(values, value_state, data)
+        score = returns(task, model, params, three)
+        return (params, state, values, value_state, worlds), (score, spent)
+
+    return start, iteration, count * steps
+
+
+def train(name, method, seed, total=None):
+    """Environment steps, returns, and divergences spent."""
+    start, iteration, size = runner(name, method)
+    key, rows = jax.random.key(seed), []
+    carry = start(key)
+    for k in range((total or SETTINGS[name][-1]) // size):
+        carry, row = iteration(carry, jax.random.fold_in(key, 1000 + k))
+        rows.append((size * (k + 1), *map(float, row)))
+    return np.array(rows).T

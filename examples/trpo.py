@@ -7,60 +7,20 @@
 import sys
 
 import jax
-import jax.numpy as jnp
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
-from _environments import acrobot, cartpole, pendulum
 from _pictures import picture_path
-from _policies import (
-    clipped_step, conjugate_step, natural_step, network, policy_of, returns, rollout, value_step,
-)  # fmt: skip
+from _policies import METHODS, SETTINGS, train
 
 jax.config.update("jax_enable_x64", True)
 matplotlib.use("Agg")
-# environments, steps of each per iteration, discount, trace, KL, steps in all
-SETTINGS = {
-    "CartPole": (cartpole, 8, 125, 0.99, 0.95, 0.02, 60_000),
-    "Acrobot": (acrobot, 16, 125, 0.99, 0.95, 0.02, 100_000),
-    "Pendulum": (pendulum, 10, 200, 0.9, 0.95, 0.02, 100_000),
-}
-METHODS = {
-    "natural gradient": natural_step, "conjugate gradients": conjugate_step, "PPO": clipped_step,
-}  # fmt: skip
 
 
 def option(name, default):
     """The value of an option `--name=value`."""
     found = [word.split("=", 1)[1] for word in sys.argv[1:] if word.startswith(f"--{name}=")]
     return found[0] if found else default
-
-
-def train(name, method, seed, total=None):
-    """Environment steps, returns, and divergences spent."""
-    task, count, steps, discount, trace, bound, budget = SETTINGS[name]
-    key = jax.random.key(seed)
-    model, metric, params = policy_of(task, key)
-    init, improve = METHODS[method](model, metric, bound)
-    value_init, fit_value = value_step()
-    values = network(jax.random.fold_in(key, 1), (task.observe(task.reset(key)).size, 32, 32, 1))
-
-    @jax.jit
-    def iteration(carry, key):
-        params, state, values, value_state, worlds = carry
-        one, two, three = jax.random.split(key, 3)
-        data, worlds = rollout(task, model, params, values, worlds, one, steps, discount, trace)
-        params, state, spent = improve(params, state, data, two)
-        values, value_state = fit_value(values, value_state, data)
-        score = returns(task, model, params, three)
-        return (params, state, values, value_state, worlds), (score, spent)
-
-    worlds = jax.vmap(task.reset)(jax.random.split(key, count)), jnp.zeros(count, int)
-    carry, rows = (params, init(params), values, value_init(values), worlds), []
-    for k in range((total or budget) // (count * steps)):
-        carry, row = iteration(carry, jax.random.fold_in(key, 1000 + k))
-        rows.append((count * steps * (k + 1), *map(float, row)))
-    return np.array(rows).T
 
 
 def main() -> None:

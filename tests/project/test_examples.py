@@ -24,6 +24,7 @@ ARGUMENTS = {
     "digits.py": ["--quick"],
     "diabetes.py": ["--quick"],
     "mnist5k.py": ["--quick"],
+    "trpo.py": ["--steps=5000"],
 }
 SAYS = {
     "quickstart.py": [
@@ -54,6 +55,8 @@ SAYS = {
     "when_to_use.py": ["logistic regression", "variational Bayes", "an equation", "a classifier"],
     "vmc.py": ["Ising chain 10, all configurations: relative error", "512 samples", "acceptance"],
     "j1j2.py": ["107 classes, 316 parameters", "break Marshall's sign rule"],
+    "trpo.py": ["CartPole, natural gradient: best return", "KL spent / asked"],
+    "variational_inference.py": ["ordinal: -ELBO 135.299", "negative binomial: -ELBO 184.868"],
     "plan.py": ["== W2", "runs: Dual", "measured:"],
     "figure_eight.py": ["(0.8, 0.4) and (0.8, -0.4)"],
     "invariance.py": ["Theorem 2 holds", "natural, Moore-Penrose", "L-BFGS", ": proper"],
@@ -112,6 +115,8 @@ SLOW = {
     "inverse_problem.py",
     "vmc.py",
     "j1j2.py",
+    "trpo.py",
+    "variational_inference.py",
 }
 SCRIPTS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
 

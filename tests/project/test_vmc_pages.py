@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("vmc.md",)
+PAGES = ("vmc.md", "policies.md", "variational-inference.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -27,6 +27,8 @@ def test_snippets_run(page, tmp_path):
         check=False,
     )
     assert snippets and done.returncode == 0, done.stderr
+    if page == "policies.md":
+        assert 0.98 * 0.01 < float(done.stdout.split()[0]) <= 0.01
     if page == "vmc.md":
         found, exact = map(float, done.stdout.splitlines()[0].split())
         assert abs(found / exact - 1) < 1e-10
