@@ -19,6 +19,7 @@ from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
+from .._compat.devices import Layout
 from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
@@ -40,6 +41,7 @@ class Composite(AbstractProblem):
     measure: AbstractMeasure
     coupled: bool = eqx.field(static=True)
     stateful: bool = eqx.field(static=True)
+    over: str | tuple[str, ...] | Layout | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Composite(AbstractProblem):
         measure: AbstractMeasure | None = None,
         coupled: bool = False,
         stateful: bool = False,
+        over: str | tuple[str, ...] | Layout | None = None,
     ):
         """Put a problem together.
 
@@ -67,6 +70,9 @@ class Composite(AbstractProblem):
         - `stateful`: whether the model has a state, `model(params, state, inputs) -> outputs,
             state` (without data `model(params, state)`). Then a `Stateful(params, state)` is passed
             wherever parameters are.
+        - `over`: the axis of a mesh over which the samples are spread, where the arrays do not
+            tell: inside of `jax.shard_map`, or of a `jax.jit` with the mesh of `jax.set_mesh`.
+            `()` for a problem that each device has for itself.
         """
         metric = Euclidean() if metric is None else metric
         measure = Mean() if measure is None else measure
@@ -92,6 +98,7 @@ class Composite(AbstractProblem):
         self.measure = measure
         self.coupled = coupled
         self.stateful = stateful
+        self.over = (over,) if isinstance(over, str) else over
 
     def __repr__(self) -> str:
         own = "likelihood" if isinstance(self.metric, AbstractLikelihood) else "no loss"
