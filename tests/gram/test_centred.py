@@ -123,7 +123,9 @@ def test_rows_that_no_factor_shows_alike_are_rounding_and_said_to_be():
         assert int(ng.stats.rank) == 0 and not np.any(ng.vector["w"])
     # One sample that is a little off is one direction, far below the mean that is taken off.
     moved = x.at[0, 0].add(1e-5)
-    a = np.asarray(jax.vmap(lambda x: jax.grad(lambda w: even({"w": w}, x[None])[0])(p["w"]))(moved))
+    a = np.asarray(
+        jax.vmap(lambda x: jax.grad(lambda w: even({"w": w}, x[None])[0])(p["w"]))(moved)
+    )
     a = (a - a.mean(0)).reshape(COUNT, -1) / np.sqrt(COUNT)
     s = np.linalg.svd(a, compute_uv=False)
     for solver in (pb.solver.Dual(), pb.solver.Primal()):

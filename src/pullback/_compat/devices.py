@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.core
+from jax._src import core  # noqa: TID251  (see `xla.py`)
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -24,6 +25,8 @@ class Layout(NamedTuple):
     mesh: Mesh | AbstractMesh
     names: tuple[str, ...]
     """The axes of the mesh along which the samples are spread; none if each has all of them."""
+    inside: bool = False
+    """Whether a `jax.shard_map` of the user is around: arrays are those of one device."""
 
     @property
     def size(self) -> int:
@@ -37,6 +40,21 @@ class Layout(NamedTuple):
     def samples(self) -> PartitionSpec:
         """How an array with one entry per sample lies on the mesh."""
         return PartitionSpec(self.names) if self.names else PartitionSpec()
+
+
+def context() -> Mesh | AbstractMesh | None:
+    """Return the mesh of `jax.set_mesh`, or of the map around; `None` if there is none."""
+    found = jax.sharding.get_abstract_mesh()
+    if found.empty:
+        return None
+    # Inside of a `jit` there is a mesh without devices only.
+    return jax.sharding.get_mesh() if core.trace_ctx.is_top_level() else found
+
+
+def manual_axes() -> tuple[str, ...]:
+    """Return the axes of the `jax.shard_map` around, on which arrays are those of one device."""
+    found = jax.sharding.get_abstract_mesh()
+    return () if found.empty else tuple(found.manual_axes)
 
 
 def sharding_of(x: Any) -> NamedSharding | None:
@@ -102,6 +120,8 @@ def shared(
 
     It returns what is the same on all devices, and what has one entry per sample.
     """
+    if layout.inside:
+        return function(common, samples)
     (common_arrays, sample_arrays), static = eqx.partition((common, samples), eqx.is_array)
     kept = []
 

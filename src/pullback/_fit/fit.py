@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +27,7 @@ from ..until import AbstractEvent
 from .batches import AbstractSource, as_source, first_state
 from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
+from .devices import Devices, alike
 from .ending import Ending
 from .epochs import Epochs
 from .failure import reason
@@ -149,6 +151,7 @@ def fit(
             telemetry=None if telemetry is None else Telemetry(Path(telemetry)),
             throw=throw,
             looks=looks,
+            devices=Devices(opt, batches),
             ending=Ending(until, source.same, begin.history),
             watch=Watch(source.same, begin.history),
             continued=state is not None,
@@ -181,7 +184,13 @@ def _start(
     fresh = Snapshot(params, begin, key, 0, History({}), sampler)
     if store is None:
         return fresh
-    return store.load(fresh, identity(opt, batches, key, params, state)) or fresh
+    saved = store.load(fresh, identity(opt, batches, key, params, state))
+    if saved is None:
+        return fresh
+    places = ("params", "state", "sampler")
+    return replace(
+        saved, **{name: alike(getattr(saved, name), getattr(fresh, name)) for name in places}
+    )
 
 
 class _Run:
@@ -198,6 +207,7 @@ class _Run:
         telemetry: Telemetry | None,
         throw: bool,
         looks: Looks,
+        devices: Devices,
         ending: Ending,
         watch: Watch,
         continued: bool,
@@ -211,6 +221,7 @@ class _Run:
         self.telemetry = telemetry
         self.throw = throw
         self.looks = looks
+        self.devices = devices
         self.ending = ending
         self.watch = watch
         self.continued = continued
@@ -286,8 +297,10 @@ class _Run:
         """Return where some steps lead, their records, and whether the last one failed."""
         now, parts, failed, unanswered = self.now, [], False, False
         arrays, static = eqx.partition((now.params, now.state, now.sampler), eqx.is_array)
+        arrays, data = self.devices.enter((arrays, data))
         # Numbers of the optimiser as data: another rate compiles nothing.
         opt: Optimiser = getattr(self.opt, "as_data", lambda: self.opt)()
+        opt = self.devices.informed(opt)
         attempt, made = attempt_of(opt), 0
         while made < count and not (failed and self.throw):
             # After an attempt without an answer comes one step that has one, then attempts again,
@@ -306,14 +319,15 @@ class _Run:
                 static=static,
                 stop_on_failure=self.throw,
             )
-            chunk = run_chunk(task, *arrays)
+            with self.devices.around():
+                chunk = run_chunk(task, *arrays)
             arrays = (chunk.params, chunk.state, chunk.sampler)
             rows = range(made, int(chunk.made))
             failed, unanswered, made = bool(chunk.failed), bool(chunk.unanswered), rows.stop
             if rows:
                 columns = columns_of(self.owner, chunk.records, rows, now.step, self.continued)
                 parts.append(History(columns))
-        params, state, sampler = eqx.combine(arrays, static)
+        params, state, sampler = eqx.combine(self.devices.leave(arrays), static)
         there = Snapshot(params, state, now.key, now.step + made, History({}), sampler)
         return there, self.looks.widened(self.owner, History.join(parts)), failed
 

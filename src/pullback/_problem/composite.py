@@ -18,6 +18,7 @@ from .._base.pairs import Pairs, real_pairs
 from .._base.stateful import Stateful
 from .._base.tree import split, structure
 from .._base.types import OutputCovector, Outputs, Params, Scalar
+from .._compat.devices import Layout
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
 from .batch import Batch, as_batch, sample_count
@@ -45,6 +46,7 @@ class Composite(AbstractProblem):
     coupled: bool = eqx.field(static=True)
     stateful: bool = eqx.field(static=True)
     holomorphic: bool = eqx.field(static=True)
+    over: str | tuple[str, ...] | Layout | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Composite(AbstractProblem):
         coupled: bool = False,
         stateful: bool = False,
         holomorphic: bool = False,
+        over: str | tuple[str, ...] | Layout | None = None,
     ):
         """Put a problem together.
 
@@ -76,6 +79,9 @@ class Composite(AbstractProblem):
         - `holomorphic`: whether the outputs, all complex, are holomorphic functions of the
             parameters, all complex: rows and kernel then take half the work. A model that is not
             raises.
+        - `over`: the axis of a mesh over which the samples are spread, where the arrays do not
+            tell: inside of `jax.shard_map`, or of a `jax.jit` with the mesh of `jax.set_mesh`.
+            `()` for a problem that each device has for itself.
         """
         metric = Euclidean() if metric is None else metric
         measure = Mean() if measure is None else measure
@@ -102,6 +108,7 @@ class Composite(AbstractProblem):
         self.coupled = coupled
         self.stateful = stateful
         self.holomorphic = holomorphic
+        self.over = (over,) if isinstance(over, str) else over
 
     def __repr__(self) -> str:
         own = "likelihood" if isinstance(self.metric, AbstractLikelihood) else "no loss"

@@ -1,4 +1,4 @@
-"""Finds out how the samples of a batch are spread over devices, from the arrays themselves."""
+"""Finds out how the samples of a batch are spread over devices: the arrays tell, or the user."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from .._base.types import Params
-from .._compat.devices import Layout, axes_of, put, sharding_of
+from .._compat.devices import Layout, axes_of, context, manual_axes, put, sharding_of
 from .batch import AnyBatch
 from .problem import AbstractProblem
 
@@ -24,25 +24,82 @@ def find_layout(
     It is `None` if all samples are on one device. Samples that are not separable are given to each
     device; `common`, which all devices need, too.
     """
-    separable = separable and is_separable(problem, batches)
-    layout = _layout(params, batches, separable)
-    if layout is None:
-        return None, (common, batches)
+    layout = _layout(problem, params, batches, separable and is_separable(problem, batches))
+    if layout is None or layout.inside:
+        return layout, (common, batches)
     return layout, (put(common, layout, PartitionSpec()), put(batches, layout, layout.samples))
 
 
-def _layout(params: Params, batches: tuple[AnyBatch | None, ...], separable: bool) -> Layout | None:
+def _layout(
+    problem: AbstractProblem, params: Params, batches: tuple[AnyBatch | None, ...], separable: bool
+) -> Layout | None:
     """Return where the samples are."""
     leaves = [x for x in jax.tree.leaves(batches) if eqx.is_array(x)]
-    found = next((x for x in leaves if axes_of(x)), None)
+    if manual_axes():
+        return _inside(problem, leaves, separable)
+    declared = problem.declared
+    found = layout_of(leaves)
+    if isinstance(declared, Layout):
+        # What `fit` has found before the arrays were traced.
+        found = declared if found is None else found
+    elif declared is not None:
+        found = _declared(declared, found)
     if found is None:
         return None
-    names, sharding = axes_of(found, 0), sharding_of(found)
-    assert sharding is not None
-    _check_params(params, names)
-    layout = Layout(sharding.mesh, names)
-    divisible = all(x.ndim and x.shape[0] % layout.size == 0 for x in leaves)
-    return layout if names and divisible and separable else Layout(sharding.mesh, ())
+    _check_params(params, found.names)
+    divisible = all(x.ndim and x.shape[0] % found.size == 0 for x in leaves)
+    return found if divisible and separable else found._replace(names=())
+
+
+def layout_of(tree: Any) -> Layout | None:
+    """Return where samples are, from the first array that is spread; `None` if none is."""
+    found = next((x for x in jax.tree.leaves(tree) if axes_of(x)), None)
+    sharding = sharding_of(found)
+    return None if sharding is None else Layout(sharding.mesh, axes_of(found, 0))
+
+
+def _declared(names: tuple[str, ...], found: Layout | None) -> Layout | None:
+    """Return the layout on the axes that the user has named, on the mesh that there is."""
+    if not names:
+        return found
+    mesh = context() if found is None else found.mesh
+    if mesh is None or not set(names) <= set(mesh.axis_names):
+        there = "there is no mesh" if mesh is None else f"the mesh has {mesh.axis_names}"
+        raise ValueError(
+            f"Composite(over={names}): {there}. Name an axis of the mesh on which the batch is, "
+            'or call it with one: with jax.set_mesh(jax.make_mesh((4,), ("data",))): ...'
+        )
+    return Layout(mesh, names)
+
+
+def _inside(problem: AbstractProblem, leaves: list[Any], separable: bool) -> Layout | None:
+    """Return the layout inside of the user's own `jax.shard_map`."""
+    declared, axes = problem.declared, manual_axes()
+    names = declared.names if isinstance(declared, Layout) else declared
+    if names is None or not set(names) <= set(axes):
+        missing = "" if names is None else f" {names} is not one of them."
+        raise ValueError(
+            f"this is called inside of a jax.shard_map over {axes}, where a batch is the share of "
+            f"one device.{missing} Name the axis over which the samples are spread, "
+            f'Composite(..., over="{axes[0]}"); or, if every device has a problem of its own, '
+            "Composite(..., over=())."
+        )
+    if not names:
+        return None
+    if any(jax.typeof(x).vma for x in leaves):
+        raise ValueError(
+            f"Composite(over={names}): pass check_vma=False to the jax.shard_map around: loops and "
+            "LAPACK calls do not carry the marks that it would check."
+        )
+    if not separable:
+        raise ValueError(
+            "Composite(over=...): inside of a jax.shard_map each device has some of the samples. A "
+            "model that is coupled or stateful, one without data and metric_memory= need all of "
+            "them: call it outside."
+        )
+    mesh = context()
+    assert mesh is not None
+    return Layout(mesh, tuple(names), inside=True)
 
 
 def is_separable(problem: AbstractProblem, batches: tuple[AnyBatch | None, ...]) -> bool:

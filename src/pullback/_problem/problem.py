@@ -125,6 +125,11 @@ class AbstractProblem(eqx.Module):
         """The devices over which the samples are spread; `None` if all are here."""
         return self.terms[0].axis
 
+    @property
+    def declared(self) -> Any:
+        """The axes over which the samples are spread, as declared; `None` if they are not."""
+        return next((term.over for term in self.terms if term.over is not None), None)
+
     @abc.abstractmethod
     def as_batch(self, batch: Any) -> Any:
         """Return a batch in the form that the problem is evaluated on.

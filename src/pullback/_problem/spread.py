@@ -3,6 +3,7 @@
 The measure knows the devices (`measure.Shared`), and the number of samples of all of them.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -27,6 +28,11 @@ def spread(problem: Any, layout: Layout) -> Any:
     axis = Axis(layout.names, layout.size)
     share = lambda term: eqx.tree_at(lambda t: t.measure, term, Shared(term.measure, axis))
     return problem.mapped(share)
+
+
+def declare(problem: Any, layout: Layout) -> Any:
+    """Return a problem whose samples are on these devices, also where arrays do not tell it."""
+    return problem.mapped(lambda term: replace(term, over=layout))
 
 
 def without_axis(problem: "Composite") -> "Composite":
