@@ -121,8 +121,11 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
     pairs, held, widest = 0.0, 0.0, 1
     for group in plan.factors:
         t, (i, o) = group.positions, group.order.shape
-        pairs += n * n * t * t * ((0 if group.codes else i) + q * q * o)
         held += n * t * ((1 if group.codes else i) + q * o)
+        if group.formed:
+            pairs += 1.0 * m * m * i * o + 2.0 * m * t * i * o
+            continue
+        pairs += n * n * t * t * ((0 if group.codes else i) + q * q * o)
         widest = max(widest, t)
     rows = plan.row_size
     pairs += 1.0 * m * m * rows
