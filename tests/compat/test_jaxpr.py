@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pullback._compat.jaxpr import called, evaluate, has_effects, is_literal, loop, trace
+from pullback._compat.jaxpr import (
+    called,
+    evaluate,
+    has_effects,
+    is_literal,
+    loop,
+    trace,
+    without_repetitions,
+)
 
 X = jnp.linspace(0.1, 1.0, 4)
 
@@ -63,3 +71,21 @@ def test_side_effects_are_found():
         return x
 
     assert has_effects(trace(printing, X)) and not has_effects(trace(model, X))
+
+
+def test_equations_that_repeat_another_are_left_out():
+    eye = np.eye(2)
+    sines = lambda x: jnp.sin(eye.copy() @ x) + 1.0
+
+    def function(x):
+        one, other = sines(x), sines(x)
+        jax.debug.print("{}", x[0])
+        return one * other, one, jnp.sin(eye @ x) + 2.0
+
+    x = jnp.asarray([0.3, 0.5])
+    program = without_repetitions(trace(function, x))
+    names = [eqn.primitive.name for eqn in program.jaxpr.eqns]
+    assert names.count("dot_general") == names.count("sin") == 1
+    assert names.count("add") == 2 and any("print" in n or "callback" in n for n in names)
+    found = run(without_repetitions(trace(lambda x: (sines(x) * sines(x), sines(x)), x)), x)
+    np.testing.assert_allclose(found, [np.square(np.sin(x) + 1), np.sin(x) + 1])

@@ -120,10 +120,10 @@ def evaluate(program: Program, eqn: JaxEquation, values: Sequence[Any]) -> list[
     return jaxpr_as_fun(ClosedJaxpr(single, ()))(*given.values())
 
 
-def simplified(program: Program) -> Program:
-    """The same program without equations that repeat another one or that nothing uses.
+def without_repetitions(program: Program) -> Program:
+    """The same program without equations that repeat another one.
 
-    Equations with side effects stay. What equations call is left as it is.
+    Equations with side effects stay, and what equations call is left as it is.
     """
     jaxpr = program.jaxpr
     same: dict[Any, Any] = {}
@@ -134,25 +134,17 @@ def simplified(program: Program) -> Program:
             same[name] = known.setdefault(key, name)
     now = lambda v: v if is_literal(v) else same.get(v, v)
     kept = []
-    for eqn in jaxpr.eqns:
-        eqn = eqn.replace(invars=[now(v) for v in eqn.invars])
+    for given in jaxpr.eqns:
+        eqn = given.replace(invars=[now(v) for v in given.invars])
         key = _identity(eqn)
         before = None if key is None else known.setdefault(key, eqn)
         if before is None or before is eqn:
             kept.append(eqn)
         else:
             same |= dict(zip(eqn.outvars, before.outvars, strict=True))
-    outputs = [now(v) for v in jaxpr.outvars]
-    wanted = {v for v in outputs if not is_literal(v)}
-    used = []
-    for eqn in reversed(kept):
-        if eqn.effects or wanted.intersection(eqn.outvars):
-            used.append(eqn)
-            wanted.update(v for v in eqn.invars if not is_literal(v))
     debug = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    return Program(
-        jaxpr.replace(eqns=used[::-1], outvars=outputs, debug_info=debug), program.consts
-    )
+    outputs = [now(v) for v in jaxpr.outvars]
+    return Program(jaxpr.replace(eqns=kept, outvars=outputs, debug_info=debug), program.consts)
 
 
 def _identity(eqn: Any) -> Any:

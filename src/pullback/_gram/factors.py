@@ -1,14 +1,18 @@
 r"""The whitened Jacobian of each sample in factors: \(A_n = \sum_t x_{nt} \otimes d_{nt}\).
 
 A leaf whose products are understood is kept as factors, any other leaf as rows. With q rows per
-sample, a leaf with weights i × o at T positions is kept as factors if a pair of samples costs less
-that way,
+sample, K of a leaf with weights i × o at T positions comes from pairs of positions if these cost
+less for a pair of samples,
 
-\[ c_T\,T^2\,(i + q^2 o) < c_1\,q^2\, i\, o + 2\,T q\,i\,o/n, \]
+\[ c_T\,T^2\,(i + q^2 o) < c\,q^2\, i\, o + 5\,T q\,i\,o/n, \]
 
-with n samples; \(c_T = 1 + 1/\text{tiles}\) is for the halves of the diagonal tiles of K that nobody
-needs, of which rows of few samples have more. Otherwise its rows are formed, by the same product
-for all q at once.
+with n samples; the factors \(c = 1 + 1/\text{tiles}\) are for the halves of the diagonal tiles of K
+that nobody needs. The last term is for forming rows, in products with T terms only, at two fifths
+of the speed of large ones.
+
+Otherwise its rows are formed, by the same product for all q at once: of a large leaf (and q = 1)
+some columns at a time while K is summed, so that all of them are never in memory, of any other leaf
+once.
 
 A complex leaf is a real one with pairs for outputs, at twice as many positions. Its row is the
 complex product \(xd\) in the convention of `jax.grad`, and the pair of its conjugate is
@@ -29,6 +33,9 @@ from jaxtyping import Array, Float
 from .._base.pairs import as_pair, is_complex, like_precision
 from .walk import Use, Walk
 
+LARGE = 2**20
+"""The entries of the rows of a leaf from which on they are formed some columns at a time."""
+
 
 class Group(NamedTuple):
     """A leaf and its products; a shift that is added to its product is one more row of weights."""
@@ -38,6 +45,8 @@ class Group(NamedTuple):
     order: np.ndarray
     """The place of each entry [i, o] in the flat parameters."""
     codes: bool
+    formed: bool = False
+    """Whether K comes from rows that are formed some columns at a time."""
 
     @property
     def positions(self) -> int:
@@ -75,6 +84,13 @@ class Factors(eqx.Module):
     d: tuple[Float[Array, "n q t o"], ...]
     rows: Float[Array, "n q r"]
     codes: tuple[bool, ...] = eqx.field(static=True)
+    formed: tuple[bool, ...] = eqx.field(static=True, default=())
+    """Which leaves come as rows into K, formed from their factors; none if it is empty."""
+
+
+def row_blocks(samples: int) -> int:
+    """Into how many blocks of rows K is divided where rows are formed."""
+    return max(1, min(5, samples // 64))
 
 
 def layout(
@@ -109,8 +125,10 @@ def layout(
         t = sum(use.positions for use in uses)
         shift = uses[0].shift
         by_pairs = (1 + 1 / tiles(t)) * t * t * ((1 if codes else i) + q * q * o)
-        formed = (1 + 1 / tiles(1)) * q * q * i * o + 2 * t * q * i * o / count
-        cheap = blocks == 1 and by_pairs < formed
+        large = q == 1 and count * i * o >= LARGE and not codes
+        halves = 1 / (row_blocks(count) if large else tiles(1))
+        by_rows = (1 + halves) * q * q * i * o + 5 * t * q * i * o / count
+        cheap = blocks == 1 and (large or by_pairs < by_rows)
         if single:
             cheap = blocks == 1 and t == 1 and not codes
         cheap = cheap and not kept.intersection([leaf] if shift is None else [leaf, shift.leaf])
@@ -120,7 +138,8 @@ def layout(
             if shift is not None:
                 more = _places(shift.entries[None], pairs[shift.leaf])
                 rows.append(starts[shift.leaf] + more)
-            factors.append(Group(leaf, uses, np.concatenate(rows), codes))
+            formed = large and not single and by_rows <= by_pairs
+            factors.append(Group(leaf, uses, np.concatenate(rows), codes, formed))
             continue
         if shift is not None:
             free.append(shift.leaf)
@@ -190,7 +209,9 @@ def sample_factors(
         rows.append(jnp.einsum("bti,qbto->qbio", x_all, d_all).reshape(q, -1))
     rows += [_pulled(value.reshape(q, 1, -1), 1)[:, 0].astype(dtype) for value in free]
     stacked = jnp.concatenate(rows, axis=1) if rows else jnp.zeros((q, 0), dtype)
-    return Factors(tuple(xs), tuple(ds), stacked, tuple(group.codes for group in plan.factors))
+    codes = tuple(group.codes for group in plan.factors)
+    formed = tuple(group.formed for group in plan.factors)
+    return Factors(tuple(xs), tuple(ds), stacked, codes, formed)
 
 
 def _places(entries: np.ndarray, pairs: bool) -> np.ndarray:

@@ -11,21 +11,26 @@ leaf, which takes longer than their products.) The tiles are the iterations of o
 only one tile is compiled.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .factors import Factors
+from .factors import Factors, row_blocks
 
 TILE = 2**18
 """The bytes of a tile of K: two products and their sum fit in a second-level cache of 1 MB.
 
 With T positions per sample the products are T² times as large, and a tile has 1/T of the rows.
 """
+
+COLUMNS = 2**23
+"""The bytes of the columns of rows that are formed at a time."""
 
 
 def tile_count(samples: int, rows: int, dtype: Any, positions: int = 1) -> int:
@@ -44,6 +49,9 @@ def kernel(factors: Factors) -> Float[Array, "m m"]:
     out = _allocate(n * q, next((x for x in (*factors.d, factors.rows) if x.size), factors.rows))
     for number, (tiles, part) in enumerate(_parts(factors)):
         out = _add(out, part, pairs, (n, q, tiles), first=number == 0)
+    for x, d, formed in zip(factors.x, factors.d, factors.formed, strict=False):
+        if formed:
+            out = _add_formed(out, x, d)
     return out.T
 
 
@@ -83,7 +91,9 @@ def _parts(factors: Factors) -> list[tuple[int, Factors]]:
     """
     n, q, size = factors.rows.shape
     suits = lambda t: tile_count(n, n * q, factors.rows.dtype, 2 ** math.ceil(math.log2(t)))
-    leaves = list(zip(factors.x, factors.d, factors.codes, strict=True))
+    formed = factors.formed or (False,) * len(factors.x)
+    every = zip(factors.x, factors.d, factors.codes, formed, strict=True)
+    leaves = [leaf[:3] for leaf in every if not leaf[3]]
     found: dict[int, list] = {suits(1): []} if size else {}
     for leaf in leaves:
         found.setdefault(suits(max(1, leaf[1].shape[2])), []).append(leaf)
@@ -131,6 +141,32 @@ def _add(
         return jax.lax.fori_loop(0, j + 1, put, out)
 
     return jax.lax.fori_loop(0, tiles, column, out)
+
+
+def _add_formed(out: Array, x: Array, d: Array) -> Array:
+    """K of one leaf, added to the upper triangle of a sum, from some columns of its rows at a time.
+
+    The columns are those of some inputs. They stay in the cache between the product that forms them
+    and those that use them.
+    """
+    n, t, i = x.shape
+    d = d.reshape(n, t, -1)
+    o = d.shape[-1]
+    width = max(1, min(i, COLUMNS // (n * o * d.dtype.itemsize)))
+    edges = np.linspace(0, n, row_blocks(n) + 1).astype(int)
+
+    def columns(k, out):
+        start = jnp.minimum(k * width, i - width)
+        part = jax.lax.dynamic_slice_in_dim(x, start, width, axis=2)
+        # The last columns begin earlier; those that were there are left out.
+        fresh = start + jnp.arange(width) >= k * width
+        part = jnp.where(fresh[None, None, :], part, 0.0)
+        rows = jnp.einsum("nti,nto->nio", part, d).reshape(n, -1)
+        for low, high in itertools.pairwise(edges):
+            out = out.at[:high, low:high].add(rows[:high] @ rows[low:high].T)
+        return out
+
+    return jax.lax.fori_loop(0, -(-i // width), columns, out)
 
 
 def kernel_of_rows(rows: Float[Array, "m P"]) -> Float[Array, "m m"]:

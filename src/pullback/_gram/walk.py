@@ -28,8 +28,8 @@ from .._compat.jaxpr import (
     has_effects,
     is_literal,
     loop,
-    simplified,
     trace,
+    without_repetitions,
 )
 from .products import AbstractParameterProduct, product
 from .views import View, reshaped, whole
@@ -86,7 +86,7 @@ class Walk(NamedTuple):
 
 def walk(function: Callable, leaves: Sequence[Any], inputs: Sequence[Any]) -> Walk:
     """The uses of parameter leaves in a function of parameter leaves and inputs."""
-    program = simplified(trace(function, list(leaves), list(inputs)))
+    program = without_repetitions(trace(function, list(leaves), list(inputs)))
     search = _Search()
     count = len(leaves)
     if has_effects(program):

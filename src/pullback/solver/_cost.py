@@ -170,7 +170,7 @@ def _of_factors(setting: Setting) -> tuple[float, float, int, int]:
     """Return operations and numbers of the factors of all terms, the most positions, and how many
     parameters they stand for.
     """
-    held, widest, sizes = 0.0, 1, {}
+    formed, held, widest, sizes = 0.0, 0.0, 1, {}
     places: dict[int, float] = {}
     outputs: dict[int, float] = {}
     for term in setting.terms:
@@ -178,13 +178,21 @@ def _of_factors(setting: Setting) -> tuple[float, float, int, int]:
         n, q = term.count, term.rows // term.count
         for group in term.dual.factors:
             t, (i, o) = group.positions, group.order.shape
+            if group.formed:
+                formed += 1.0 * (n * q) ** 2 * i * o + 2.0 * n * q * t * i * o
+                held += n * t * (i + q * o)
+                sizes[group.leaf] = (0, 0, group.order.size)
+                continue
             places[group.leaf] = places.get(group.leaf, 0.0) + n * t
             outputs[group.leaf] = outputs.get(group.leaf, 0.0) + n * q * t
             sizes[group.leaf] = (0 if group.codes else i, o, group.order.size)
             held += n * t * ((1 if group.codes else i) + q * o)
             widest = max(widest, t)
-    pairs = sum(places[leaf] ** 2 * i + outputs[leaf] ** 2 * o for leaf, (i, o, _) in sizes.items())
-    return pairs, held, widest, sum(size for _, _, size in sizes.values())
+    pairs = sum(
+        places.get(leaf, 0.0) ** 2 * i + outputs.get(leaf, 0.0) ** 2 * o
+        for leaf, (i, o, _) in sizes.items()
+    )
+    return formed + pairs, held, widest, sum(size for _, _, size in sizes.values())
 
 
 def primal_cost(

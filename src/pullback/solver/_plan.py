@@ -220,7 +220,9 @@ def _kept(setting: Setting, found: Layout | None, names: list[str]) -> tuple[str
         how[group.leaf] = f"rows by products at {group.positions} positions{reason}"
     for group in found.factors:
         positions = f" at {group.positions} positions" if group.positions > 1 else ""
-        how[group.leaf] = f"factors {group.order.shape[0]} x {group.order.shape[1]}{positions}"
+        formed = ", rows formed in parts" if group.formed else ""
+        shape = f"{group.order.shape[0]} x {group.order.shape[1]}"
+        how[group.leaf] = f"factors {shape}{positions}{formed}"
         if (shift := group.uses[0].shift) is not None:
             how[shift.leaf] = f"with {names[group.leaf]}"
     return tuple(how[leaf] for leaf in range(len(names)))
