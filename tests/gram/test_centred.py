@@ -1,5 +1,7 @@
 """K and G of rows without their mean, from factors, against extended precision by hand."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,7 @@ def models_as_people_write_them():
 
 
 def layers(*sizes):
-    pairs = zip(sizes, sizes[1:], strict=False)
+    pairs = itertools.pairwise(sizes)
     return [(RNG.normal(size=(a, b)) / np.sqrt(a), RNG.normal(size=b) / 10) for a, b in pairs]
 
 
@@ -123,7 +125,9 @@ def test_rows_that_no_factor_shows_alike_are_rounding_and_said_to_be():
         assert int(ng.stats.rank) == 0 and not np.any(ng.vector["w"])
     # One sample that is a little off is one direction, far below the mean that is taken off.
     moved = x.at[0, 0].add(1e-5)
-    a = np.asarray(jax.vmap(lambda x: jax.grad(lambda w: even({"w": w}, x[None])[0])(p["w"]))(moved))
+    a = np.asarray(
+        jax.vmap(lambda x: jax.grad(lambda w: even({"w": w}, x[None])[0])(p["w"]))(moved)
+    )
     a = (a - a.mean(0)).reshape(COUNT, -1) / np.sqrt(COUNT)
     s = np.linalg.svd(a, compute_uv=False)
     for solver in (pb.solver.Dual(), pb.solver.Primal()):

@@ -45,7 +45,7 @@ class Gram(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """The factors of a leaf about their means; the axes are sample n, row q, position t, i and o."""
+    """The factors of a leaf about their means, with the axes of `Factors`."""
 
     x: Float[Array, "n t i"]
     """ξ."""
@@ -75,9 +75,7 @@ class Tiles(NamedTuple):
     scale: Float[Array, "n q"]
 
 
-def centred_kernel(
-    factors: Factors, mean: Float[Array, " n"], scale: Float[Array, " m"]
-) -> Gram:
+def centred_kernel(factors: Factors, mean: Float[Array, " n"], scale: Float[Array, " m"]) -> Gram:
     """Return the kernel of diag(scale)(I - 1w̄ᵀ)Â₀; rows of absent samples have the scale zero."""
     n, q, _ = factors.rows.shape
     mean = mean.astype(factors.rows.dtype)

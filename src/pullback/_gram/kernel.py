@@ -45,8 +45,9 @@ def by_tiles(
 ) -> Float[Array, "m m"]:
     """The lower triangle of a kernel whose tiles are a function of two sets of samples.
 
-    The factors tell its shape; it is allocated after an array is computed. It is computed as the transpose of the upper triangle: LAPACK wants columns, so that the
-    transpose costs nothing, where a copy would cost as much as the products.
+    The factors tell its shape; `after` is computed before it is allocated. It is computed as the
+    transpose of the upper triangle: LAPACK wants columns, so that the transpose costs nothing,
+    where a copy would cost as much as the products.
     """
     n, q, _ = factors.rows.shape
     m, dtype = n * q, factors.rows.dtype

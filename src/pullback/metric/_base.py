@@ -99,7 +99,8 @@ class AbstractRoot(eqx.Module):
     def mean(self) -> Float[Array, " N"] | None:
         """The weights, of sum one or zero, of the mean that is taken off after `samples`.
 
-        `None` if none is."""
+        `None` if none is.
+        """
         return None
 
     @property
@@ -107,7 +108,8 @@ class AbstractRoot(eqx.Module):
         """What is taken off the rows, as covectors c with a leading axis; `None` for nothing.
 
         Rows of a metric that is `centred` are differences of larger numbers, and have the rounding
-        of the norms of Jᵀc."""
+        of the norms of Jᵀc.
+        """
         return None
 
     @property

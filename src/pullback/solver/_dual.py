@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._base.types import Flat
+from .._base.types import Flat, Scalar
 from .._base.vector import norm
 from .._gram.centred import Gram, centred_product
 from .._gram.factors import Factors
@@ -54,6 +54,12 @@ class ScaledRows(eqx.Module):
         assert self.rows.dense is not None
         matrix = self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
         return Gram(matrix, jnp.zeros((), matrix.dtype))
+
+    @property
+    def removed(self) -> Scalar:
+        """What was taken off the rows, whose rounding products through the model have."""
+        formed = self.rows.dense is not None
+        return jnp.zeros((), self.rows.dtype) if formed else self.rows.removed
 
     def product(self, y: Array) -> Array:
         """Return K y."""
@@ -135,13 +141,14 @@ class DualFactors(AbstractSymmetricFactors):
             # along what it shows the step is that of steepest descent; no step is left over in
             # the end.
             eps = float(jnp.finfo(r.dtype).eps)
+            whole = gram.size + self.scaled.removed
 
             def turn(_, state):
                 rest = self._rest(r, state[0])
                 image = mv(rest)
                 hidden = image - part.project(image)
                 w = rmv(hidden)
-                size, rounding = norm(w), eps * gram.size * norm(hidden)
+                size, rounding = norm(w), eps * whole * norm(hidden)
                 w = w - rmv(part.inverse(mv(w)))
                 rate = jnp.vdot(w, rest) / (norm(mv(w)) ** 2 + gram.damping * norm(w) ** 2)
                 left = jnp.where(size > UNDECIDED * rounding, rate * w, 0.0)
