@@ -1,5 +1,7 @@
 """K and G of rows without their mean, from factors, against extended precision by hand."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,7 @@ def models_as_people_write_them():
 
 
 def layers(*sizes):
-    pairs = zip(sizes, sizes[1:], strict=False)
+    pairs = itertools.pairwise(sizes)
     return [(RNG.normal(size=(a, b)) / np.sqrt(a), RNG.normal(size=b) / 10) for a, b in pairs]
 
 

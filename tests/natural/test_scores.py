@@ -1,8 +1,12 @@
 """`Scores` takes the mean off its rows; what is left of equal rows is rounding, no direction."""
 
+import itertools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import distance
 
 import pullback as pb
 
@@ -54,3 +58,113 @@ def test_the_share_of_the_ambient_gradient_is_one_at_most_or_not_known():
     assert "in range: outputs" in str(page) and "nan" not in str(page)
     stats = pb.natural_gradient(PROBLEM, jnp.ones(3), (x, Y - jnp.mean(Y))).stats
     assert 0 < float(stats.tangent_share) <= 1 + 1e-12
+
+
+def network(p, x):
+    for w, b in p[:-1]:
+        x = jnp.tanh(x @ w + b[None])
+    return x @ p[-1][0] + p[-1][1][None]
+
+
+def layers(*sizes):
+    rng = np.random.default_rng(1)
+    pairs = itertools.pairwise(sizes)
+    return [
+        (jnp.asarray(rng.normal(size=(a, b)) / np.sqrt(a)), jnp.asarray(rng.normal(size=b) / 5))
+        for a, b in pairs
+    ]
+
+
+COUNT = 16
+WEIGHTS = np.random.default_rng(2).uniform(0.5, 2.0, COUNT)
+WEIGHTS[[3, 8]] = 0.0
+X = jnp.asarray(np.random.default_rng(3).normal(size=(COUNT, 3)))
+
+
+def scores(columns):
+    """Weighted scores of a network, its parameters and a batch whose loss is in the range."""
+    y = np.random.default_rng(4).normal(size=(COUNT, columns))
+    y = y - np.average(y, axis=0, weights=WEIGHTS)
+    outputs = network if columns > 1 else lambda p, x: network(p, x)[:, 0]
+    loss = lambda z, y: jnp.sum(z.reshape(y.shape) * y, axis=1)
+    problem = pb.Composite(outputs, loss, pb.metric.Scores(), pb.Weights(jnp.asarray(WEIGHTS)))
+    return problem, layers(3, 8, 7, columns), (X, jnp.asarray(y))
+
+
+def dense(p, batch):
+    """A and g, each output centred by its own mean, from the Jacobian of the whole network."""
+    rows = jax.jacobian(lambda p: network(p, batch[0]))(p)
+    flat = [np.asarray(x).reshape(*x.shape[:2], -1) for x in jax.tree.leaves(rows)]
+    rows = np.concatenate(flat, axis=2)
+    mean = np.average(rows, axis=0, weights=WEIGHTS)
+    a = (np.sqrt(WEIGHTS)[:, None, None] * (rows - mean)).reshape(-1, rows.shape[2])
+    return a, np.einsum("n,nqp,nq->p", WEIGHTS, rows, np.asarray(batch[1]))
+
+
+INVERSES = {
+    "Tikhonov": (pb.Tikhonov(1e-2), lambda s: s / (s**2 + 1e-2)),
+    "MoorePenrose": (pb.MoorePenrose(), lambda s: np.where(s > 1e-10 * s[0], 1 / s, 0.0)),
+    "TruncatedRank": (pb.TruncatedRank(5), lambda s: np.where(np.arange(s.size) < 5, 1 / s, 0.0)),
+}
+
+
+@pytest.mark.parametrize("columns", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("solver", SOLVERS[1:3], ids=repr)
+@pytest.mark.parametrize("inverse", INVERSES)
+def test_several_weighted_outputs_against_dense(inverse, solver, columns):
+    problem, p, batch = scores(columns)
+    a, g = dense(p, batch)
+    kind, filtered = INVERSES[inverse]
+    u, s, vt = np.linalg.svd(a, full_matrices=False)
+    lifted = u.T @ np.linalg.pinv(a.T) @ g
+    found = pb.natural_gradient(problem, p, batch, inverse=kind, solver=solver)
+    assert distance(found.vector, vt.T @ (filtered(s) * lifted)) < 1e-9
+
+
+def test_little_memory_and_a_gauge_do_not_change_the_answer():
+    problem, p, batch = scores(2)
+    a, g = dense(p, batch)
+    expected = np.linalg.solve(a.T @ a + 1e-2 * np.eye(a.shape[1]), g)
+    for solver in (pb.solver.Primal(structured=False), pb.solver.SVD()):
+        found = pb.natural_gradient(
+            problem, p, batch, inverse=pb.Tikhonov(1e-2), solver=solver, memory=1
+        )
+        assert distance(found.vector, expected) < 1e-10
+    inverse = pb.Tikhonov(1e-2 / 4, gauge=4.0)
+    for solver in (pb.solver.Dual(), pb.solver.Primal()):
+        found = pb.natural_gradient(problem, p, batch, inverse=inverse, solver=solver)
+        assert distance(found.vector, expected) < 1e-10
+
+
+@pytest.mark.parametrize("columns", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_a_network_whose_chain_is_stuck_has_rank_zero(solver, columns):
+    problem, p, (x, y) = scores(columns)
+    stuck = jnp.broadcast_to(x[:1], x.shape)
+    ng = pb.natural_gradient(problem, p, (stuck, y), solver=solver)
+    assert not any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(ng.vector))
+    assert int(ng.stats.rank) in (0, -1)
+
+
+@pytest.mark.parametrize("solver", [pb.solver.Dual(), pb.solver.Primal()], ids=repr)
+@pytest.mark.parametrize("ratio", [1e3, 1e6, 1e8])
+def test_a_mean_row_far_larger_than_the_spread(ratio, solver):
+    """Right to the rounding of the mean row, or refused."""
+    problem, p, (x, y) = scores(1)
+    near = x[:1] + x / ratio
+    a, g = dense(p, (near, y))
+    inverse = pb.MoorePenrose(rtol=1e-2)
+    ng = pb.natural_gradient(problem, p, (near, y), inverse=inverse, solver=solver, throw=False)
+    s = np.linalg.svd(a, compute_uv=False)
+    assert int(ng.stats.rank) == np.sum(s > 1e-2 * s[0])
+    expected = np.linalg.pinv(a, rcond=1e-2) @ (np.linalg.pinv(a.T, rcond=1e-2) @ g)
+    refused = not bool(ng.result == pb.RESULTS.successful)
+    assert refused or distance(ng.vector, expected) < 1e-13 * ratio
+    assert not refused or ratio == 1e8
+
+
+def test_the_plan_uses_the_layers():
+    problem, p, batch = scores(1)
+    plan = pb.plan(problem, p, batch, solver=pb.solver.Dual(), inverse=pb.Tikhonov(1e-2))
+    assert plan.route.structured
+    assert any(how.startswith("factors") for _, how in plan.leaves)

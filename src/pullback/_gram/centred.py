@@ -45,7 +45,7 @@ class Gram(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """The factors of a leaf about their means; the axes are sample n, row q, position t, i and o."""
+    """The factors of a leaf about their means, with the axes of `Factors`."""
 
     x: Float[Array, "n t i"]
     """ξ."""

@@ -20,8 +20,12 @@ the range of \(S^\top\).) A sample of weight zero is absent.
 
 Several outputs per sample, (N, k) or a tree of arrays, are as many families: each output is centred
 by its own mean, and M is the sum over outputs. For \(\log\psi = a + \mathrm{i}b\) as the pair
-\((a, b)\) this is the real part of the quantum geometric tensor, \(\mathrm{Re}\,\langle\overline{O -
-\langle O\rangle}\,(O - \langle O\rangle)\rangle\) with \(O = \partial\log\psi\).
+\((a, b)\) this is the real part of the quantum geometric tensor,
+
+\[ \mathrm{Re}\,\bigl\langle\overline{(O - \langle O\rangle)}\,(O - \langle O\rangle)\bigr\rangle,
+\qquad O = \partial_\theta\log\psi ; \]
+
+with \(\log p = 2\,\mathrm{Re}\log\psi\) for the output it is four times that of the modulus.
 """
 
 from typing import Any, ClassVar

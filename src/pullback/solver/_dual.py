@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.axis import Axis, around
-from .._base.types import Flat
+from .._base.types import Flat, Scalar
 from .._base.vector import norm
 from .._gram.across import as_factors, joint_block, joint_kernel, joint_product
 from .._gram.apply import Products, StackedProducts, products
@@ -79,6 +79,12 @@ class ScaledRows(eqx.Module):
             factors = as_factors(self.rows.own(self.scale)[:, None] * self.rows.dense)
         mine = factors
         return self.rows.gathered(around(mine, lambda other: joint_block(mine, other), axis))
+
+    @property
+    def removed(self) -> Scalar:
+        """What was taken off the rows, whose rounding products through the model have."""
+        formed = self.rows.dense is not None
+        return jnp.zeros((), self.rows.dtype) if formed else self.rows.removed
 
     def product(self, y: Array) -> Array:
         """Return K y."""
@@ -169,13 +175,14 @@ class DualFactors(AbstractSymmetricFactors):
             # along what it shows the step is that of steepest descent; no step is left over in
             # the end.
             eps = float(jnp.finfo(r.dtype).eps)
+            whole = gram.size + self.scaled.removed
 
             def turn(_, state):
                 rest = self._rest(r, state[0])
                 image = mv(rest)
                 hidden = image - part.project(image)
                 w = rmv(hidden)
-                size, rounding = norm(w), eps * gram.size * norm(hidden)
+                size, rounding = norm(w), eps * whole * norm(hidden)
                 w = w - rmv(part.inverse(mv(w)))
                 rate = jnp.vdot(w, rest) / (norm(mv(w)) ** 2 + gram.damping * norm(w) ** 2)
                 left = jnp.where(size > UNDECIDED * rounding, rate * w, 0.0)

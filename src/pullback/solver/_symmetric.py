@@ -188,9 +188,9 @@ def damped(make: Callable[[], Gram], damping: Scalar, careful: bool) -> Damped:
     """Return Cholesky factors of K + λ or G + λ; `make` is a pytree that returns K or G.
 
     The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at
-    least -n·eps·‖·‖, with the norm of what it was summed from; so with λ above that the sum is positive definite. The pivots are checked all
-    the same. Otherwise eigenvectors take over, if it is to be `careful`, and the spectrum reports
-    it.
+    least -n·eps·‖·‖, with the norm of what it was summed from; so with λ above that the sum is
+    positive definite. The pivots are checked all the same. Otherwise eigenvectors take over, if it
+    is to be `careful`, and the spectrum reports it.
     """
     matrix, lost = jax.lax.stop_gradient(make())
     n = matrix.shape[0]

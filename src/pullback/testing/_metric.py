@@ -17,7 +17,7 @@ import numpy as np
 
 from .._base.tree import Structure, is_coordinate, split, structure
 from .._base.types import Outputs
-from ..metric import AbstractLikelihood, AbstractMetric
+from ..metric import AbstractLikelihood, AbstractMetric, AbstractRoot
 
 EPSILONS = 2.0 ** -np.arange(2, 9)
 
@@ -96,6 +96,8 @@ def _measure(metric: AbstractMetric, z: Outputs, vectors, targets: Any) -> dict[
         "Sᵀ": over(lambda v: root.transpose(like.unravel(v)), eye),
         "S⁺": over(lambda c: root.lift(like.unravel(c)), eye),
     }
+    if root.samples is not None:
+        found |= _by_sample(root, like, eye)
     if metric.constant:
         moved = eqx.combine(like.unravel(like.ravel(z) + vectors[0]), carried)
         found["M elsewhere"] = over(lambda v: like.ravel(metric.apply(moved, like.unravel(v))), eye)
@@ -116,6 +118,29 @@ def _measure(metric: AbstractMetric, z: Outputs, vectors, targets: Any) -> dict[
             "admitted": jnp.asarray(metric.admits(z, targets), like.dtype),
         }
     return found
+
+
+def _by_sample(root: AbstractRoot, like: Structure, eye: Any) -> dict[str, Any]:
+    """What a root says that is made of one root per sample and a mean that is taken off."""
+    samples, mean = root.samples, root.mean
+    assert samples is not None
+
+    def plain(v):
+        return jax.vmap(lambda root, v: root.unit_transpose(v))(samples, like.unravel(v))
+
+    def centred(v):
+        each = plain(v)
+        return each if mean is None else each - jnp.tensordot(mean, each, 1)[None]
+
+    scale = jnp.exp(root.log_scale)[:, None]
+    whole = scale * jax.vmap(lambda v: plain(v).ravel())(eye).T
+    rows = scale * jax.vmap(lambda v: centred(v).ravel())(eye).T
+    taken = jnp.zeros(1) if root.removed is None else jax.vmap(like.ravel)(root.removed)
+    return {
+        "Sᵀ by sample": rows,
+        "taken off": jnp.linalg.norm(whole - rows),
+        "removed": jnp.linalg.norm(taken),
+    }
 
 
 def _check_root(
@@ -139,6 +164,10 @@ def _check_root(
     v, c = vectors
     _close("S Sᵀ v against M v", root @ (root.T @ v), matrix @ v, tolerance)
     _close("Sᵀ against the transpose of S", dense["Sᵀ"], root.T, tolerance)
+    if "Sᵀ by sample" in dense:
+        _close("Sᵀ against `samples` less `mean`", dense["Sᵀ by sample"], dense["Sᵀ"], tolerance)
+        what = "the norm of `removed` against what is taken off the rows"
+        _close(what, dense["removed"], dense["taken off"], tolerance)
     _close(
         "S S⁺ c against c, for c in the range of M",
         root @ (dense["S⁺"] @ (matrix @ v)),
