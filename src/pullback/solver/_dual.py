@@ -14,8 +14,9 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat
 from .._base.vector import norm
+from .._compat.lapack import cholesky
 from .._gram.factors import Factors
-from .._gram.holomorphic import half_factors, half_rows, turned_kernel
+from .._gram.holomorphic import half_factors, half_rows, turned_cholesky, turned_kernel
 from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
 from .._rows.rows import Rows
@@ -57,6 +58,10 @@ class ScaledRows(eqx.Module):
             return kernel(self.factors)
         assert self.rows.dense is not None
         return self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
+
+    def cholesky(self, matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Array]:
+        """Return the Cholesky factor of K + λ, and whether all pivots were positive."""
+        return cholesky(matrix) if self.half is None else turned_cholesky(matrix, self.scale)
 
     def product(self, y: Array) -> Array:
         """Return K y."""
