@@ -28,9 +28,9 @@ def half_factors(rows: Rows, plan: Layout) -> Factors:
     return structured_factors(rows, plan, half=True)
 
 
-def half_rows(dense: Float[Array, "m P"]) -> Factors:
-    """Return every other row of a dense Â."""
-    return Factors((), (), dense[::2][:, None, :], ())
+def half_rows(rows: Float[Array, "h P"]) -> Factors:
+    """Return every other row of Â, dense."""
+    return Factors((), (), rows[:, None, :], ())
 
 
 def turned_kernel(half: Factors) -> Float[Array, "m m"]:

@@ -307,9 +307,13 @@ class Dual(AbstractSolver):
                 half = half_factors(rows, found)
                 return lambda scale: ScaledRows(rows, None, scale, half)
             return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
+        alone = not rows.objective.problem.metric.couples_samples
+        if found is None and rows.turns and rows.by_sample and alone:
+            half = half_rows(rows.half_rows())
+            return lambda scale: ScaledRows(rows, None, scale, half)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = rows.unit_rows() if found is None else structured_rows(rows, found)
         formed = rows.formed(dense, None if found is None else found.order)
-        half = half_rows(dense) if rows.turns else None
+        half = half_rows(dense[::2]) if rows.turns else None
         return lambda scale: ScaledRows(formed, None, scale, half)
