@@ -82,6 +82,21 @@ def test_the_dense_kernel_and_gauges():
     np.testing.assert_allclose(flat(found[0]), flat(found[1]), atol=1e-11)
 
 
+def test_factors_without_rows():
+    params = {"w": complex_normal(4, 16, seed=6) / 4, "v": complex_normal(16, 3, seed=7)}
+    model = lambda p, x: jnp.tanh(x.astype(complex) @ p["w"]) @ p["v"]
+    square = lambda z, y: jnp.sum(jnp.abs(z - y) ** 2, axis=1) / 2
+    y = complex_normal(5, 3, seed=8)
+    found = [
+        pb.natural_gradient(
+            pb.Composite(model, square, holomorphic=declared), params, (X, y),
+            inverse=pb.Tikhonov(0.1), solver=pb.solver.Dual(),
+        ).vector
+        for declared in (True, False)
+    ]  # fmt: skip
+    np.testing.assert_allclose(flat(found[0]), flat(found[1]), atol=1e-12)
+
+
 def test_training():
     opts = [pb.NaturalGradientDescent(problem(holomorphic=h)) for h in (True, False)]
     found = [pb.fit(opt, PARAMS, (X, Y), steps=3, progress=False).params for opt in opts]

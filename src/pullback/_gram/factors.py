@@ -199,13 +199,13 @@ def sample_factors(
             ones = jnp.ones((*x_all.shape[:-1], 1), x_all.dtype)
             x_all = jnp.concatenate([x_all, ones], axis=-1)
         d_all = jnp.concatenate([d(use)[:, 0] for use in group.uses], axis=1)
-        ds.append(_pulled(d_all, 2 if is_complex(x_all.dtype) else 1))
-        xs.append(_parts(x_all))
+        xs.append(x_all if group.codes else _parts(x_all, d_all))
+        ds.append(_pulled(d_all, 1 if group.codes else 2))
     rows = []
     for group in plan.products:
         x_all = jnp.concatenate([x(use) for use in group.uses], axis=1)
         d_all = jnp.concatenate([d(use) for use in group.uses], axis=2)
-        x_all, d_all = _parts(x_all), _pulled(d_all, 2 if is_complex(x_all.dtype) else 1)
+        x_all, d_all = _parts(x_all, d_all), _pulled(d_all, 2)
         rows.append(jnp.einsum("bti,qbto->qbio", x_all, d_all).reshape(q, -1))
     rows += [_pulled(value.reshape(q, 1, -1), 1)[:, 0].astype(dtype) for value in free]
     stacked = jnp.concatenate(rows, axis=1) if rows else jnp.zeros((q, 0), dtype)
@@ -221,13 +221,16 @@ def _places(entries: np.ndarray, pairs: bool) -> np.ndarray:
     return (2 * entries[..., None] + np.arange(2)).reshape(*entries.shape[:-1], -1)
 
 
-def _parts(x: Array) -> Array:
-    """[.., t, i], real: the real parts of a complex one, then, at other positions, the others."""
-    return jnp.concatenate([x.real, x.imag], axis=-2) if is_complex(x.dtype) else x
+def _parts(x: Array, d: Array) -> Array:
+    """[.., t, i], real: the real parts of a complex one, then, at other positions, the others.
+
+    A real input of a complex product has two parts, too.
+    """
+    return jnp.concatenate([x.real, x.imag], axis=-2) if is_complex(d.dtype) else x
 
 
 def _pulled(d: Array, parts: int) -> Array:
-    """[.., t, o], real: the pairs of d̄, then, where x has two parts, of the conjugate of id."""
+    """[.., t, o], real: the pairs of d̄, then, with two parts, those of the conjugate of id."""
     if not is_complex(d.dtype):
         return d
     pairs = jnp.concatenate([d, d * jnp.asarray(1j, d.dtype)][:parts], axis=-2)

@@ -187,13 +187,12 @@ def diagonal_blocks(factors: Factors) -> Float[Array, "n q q"]:
 def pairs(one: Factors, other: Factors) -> Array:
     """K between two sets of samples."""
     n, q, size = one.rows.shape
-    other_q = other.rows.shape[1]
-    total = jnp.zeros((n, q, n, other_q), one.rows.dtype)
+    total = jnp.zeros((n, q, n, q), one.rows.dtype)
     for x, d, other_x, other_d, codes in zip(
         one.x, one.d, other.x, other.d, one.codes, strict=True
     ):
         total = total + _pairs(x, other_x, d, other_d, codes)
-    total = total.reshape(n * q, n * other_q)
+    total = total.reshape(n * q, n * q)
     return total + one.rows.reshape(-1, size) @ other.rows.reshape(-1, size).T if size else total
 
 
@@ -210,7 +209,7 @@ def _pairs(x: Array, other_x: Array, d: Array, other_d: Array, codes: bool) -> A
         seen = ((mine == other_x[None, None]) & (mine >= 0)).astype(d.dtype)
     else:
         seen = (x.reshape(t * n, -1) @ other_x.reshape(t * n, -1).T).reshape(t, n, t, n)
-    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, -1)
+    passed = (d.reshape(-1, o) @ other_d.reshape(-1, o).T).reshape(t, n, q, t, n, q)
     return jnp.sum(seen[:, :, None, :, :, None] * passed, axis=(0, 3))
 
 

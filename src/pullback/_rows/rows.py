@@ -257,6 +257,14 @@ class TermRows(Rows):
 
         return scaled
 
+    def half_rows(self) -> Float[Array, "h P"]:
+        """Return every other row of Â where `turns` holds and samples have roots of their own."""
+        one = self._sample_block()
+        every = lambda sample: one(sample)[::2]
+        rows = over_samples(every, self._samples(), self.count, self.chunk)
+        rows = rows.reshape(-1, self.shape[1]).astype(self.dtype)
+        return jnp.where(self.active[::2, None], rows, 0.0)
+
     def _sample_block(self) -> Callable[[PyTree], Float[Array, "q P"]]:
         """Return the function from a sample to its rows of Â, with what all samples share."""
         like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))

@@ -15,11 +15,12 @@ from jaxtyping import Array, Float
 from .._base.axis import Axis, around
 from .._base.types import Flat, Scalar
 from .._base.vector import norm
+from .._compat.lapack import cholesky
 from .._gram.across import as_factors, joint_block, joint_kernel, joint_product
 from .._gram.apply import Products, StackedProducts, products
 from .._gram.centred import Gram, centred_kernel, centred_product
 from .._gram.factors import Factors
-from .._gram.holomorphic import half_factors, half_rows, turned_kernel
+from .._gram.holomorphic import half_factors, half_rows, turned_cholesky, turned_kernel
 from .._gram.joint import JointFactors, find, joint_factors, joint_rows, mean_of
 from .._gram.kernel import kernel_of_rows
 from .._rows.rows import Rows
@@ -85,6 +86,10 @@ class ScaledRows(eqx.Module):
         """What was taken off the rows, whose rounding products through the model have."""
         formed = self.rows.dense is not None
         return jnp.zeros((), self.rows.dtype) if formed else self.rows.removed
+
+    def cholesky(self, matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Array]:
+        """Return the Cholesky factor of K + λ, and whether all pivots were positive."""
+        return cholesky(matrix) if self.half is None else turned_cholesky(matrix, self.scale)
 
     def product(self, y: Array) -> Array:
         """Return K y."""
@@ -358,9 +363,12 @@ class Dual(AbstractSolver):
                 return ScaledRows(rows, factors, scale, chosen)
 
             return scaled
+        if found is None and rows.turns and (term := rows.terms[0]).by_block:
+            half = half_rows(term.half_rows())
+            return lambda scale: ScaledRows(rows, None, scale, half=half)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = here.unit_rows() if found is None else joint_rows(here, found)
         formed = rows.formed(dense, None if found is None else found.order)
-        half = half_rows(dense) if rows.turns else None
+        half = half_rows(dense[::2]) if rows.turns else None
         return lambda scale: ScaledRows(formed, None, scale, half=half)

@@ -200,7 +200,7 @@ def damped(make: Callable[[], Gram], damping: Scalar, careful: bool) -> Damped:
     diagonal = diagonal + damping
     matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
     noise = rounding(diagonal, lost)
-    factor, positive = cholesky(matrix)
+    factor, positive = getattr(make, "cholesky", cholesky)(matrix)
     proved = positive & (damping > noise)
     spectrum = Spectrum.unknown(matrix.dtype, fallback=~proved)
     # Each refinement multiplies the error by about this: as many as leave 100 eps.
