@@ -93,3 +93,9 @@ def real_pairs(tree: PyTree) -> PyTree:
     """A tree with pairs in the place of complex leaves."""
     pairs = Pairs.of(tree)
     return tree if pairs is None else pairs.real(tree)
+
+
+def real_outputs(outputs: PyTree, targets: PyTree) -> tuple[PyTree, PyTree]:
+    """Return outputs as metrics take them, pairs in the place of complex numbers, and targets."""
+    pairs = Pairs.of(outputs)
+    return (outputs, targets) if pairs is None else (pairs.real(outputs), real_pairs(targets))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.checks import function, positive
+from .._base.pairs import real_outputs
 from .._base.results import RESULTS, successful_if
 from .._base.show import settings
 from .._base.tree import all_finite, as_data, split, structure
@@ -24,7 +25,6 @@ from .._natural.outcome import present_finite
 from .._natural.stats import Stats
 from .._natural.subproblem import Subproblem, subproblem
 from .._problem.batch import AnyBatch
-from .._problem.composite import real_outputs
 from .._problem.problem import AbstractObjective, AbstractProblem
 from ..event import Inspection
 from ..inverse._base import AbstractInverse

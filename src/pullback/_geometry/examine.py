@@ -34,8 +34,7 @@ from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
 from .._natural.outcome import raise_failure
 from .._problem.batch import AnyBatch
-from .._problem.composite import without_loss
-from .._problem.problem import AbstractProblem
+from .._problem.problem import AbstractProblem, without_loss
 from .._problem.validate import check_point, validate
 from .._rows.block_root import BlockRoot
 from .._rows.rows import Rows, TermRows, rows_at

@@ -31,8 +31,7 @@ from .._natural.evaluate import Evaluation, evaluate
 from .._natural.factorised import Factorised, factorise
 from .._natural.outcome import raise_failure
 from .._natural.subproblem import Subproblem
-from .._problem.composite import without_loss
-from .._problem.problem import AbstractProblem
+from .._problem.problem import AbstractProblem, without_loss
 from .._problem.validate import validate
 from .._rows.rows import Rows
 from ..inverse._base import AbstractInverse

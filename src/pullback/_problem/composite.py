@@ -13,9 +13,8 @@ from jaxtyping import Array, PyTree
 
 from .._base.axis import Axis, gathered, own, place, total
 from .._base.checks import takes
-from .._base.functions import canonical
-from .._base.pairs import Pairs, real_pairs
-from .._base.stateful import Stateful
+from .._base.functions import canonical, name_of
+from .._base.pairs import real_outputs, real_pairs
 from .._base.tree import split, structure
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 from .._compat.devices import Layout
@@ -25,7 +24,6 @@ from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 from .problem import AbstractObjective, AbstractProblem
-from .problem import without_loss as without_loss
 from .spread import everywhere, is_joint, present, without_axis
 
 DECLARED = ("coupled", "stateful", "holomorphic")
@@ -112,7 +110,7 @@ class Composite(AbstractProblem):
 
     def __repr__(self) -> str:
         own = "likelihood" if isinstance(self.metric, AbstractLikelihood) else "no loss"
-        parts = [_name(self.model), own if self.loss is None else _name(self.loss)]
+        parts = [name_of(self.model), own if self.loss is None else name_of(self.loss)]
         declared = [f", {name}=True" for name in DECLARED if getattr(self, name)]
         rest = f"{self.metric!r}, {self.measure!r}{''.join(declared)}"
         return f"Composite({', '.join(parts)}, {rest})"
@@ -399,30 +397,3 @@ class Objective(AbstractObjective):
             return jnp.asarray(metric.observe(y, index).divergence(u, z))
 
         return self.problem.measure.total(jax.vmap(one)(arrays, self.indices))
-
-
-def real_outputs(outputs: Outputs, targets: Any) -> tuple[Outputs, Any]:
-    """Return outputs as metrics take them, pairs in the place of complex numbers, and targets."""
-    pairs = Pairs.of(outputs)
-    return (outputs, targets) if pairs is None else (pairs.real(outputs), real_pairs(targets))
-
-
-def check_stateful(problem: AbstractProblem, params: Params) -> None:
-    """Raise a `ValueError` if a model with state is given none, or one without is given some."""
-    if problem.stateful and not isinstance(params, Stateful):
-        raise ValueError(
-            "Composite(stateful=True): params must be parameters and state, e.g. "
-            f"pullback.Stateful(params, state), got {type(params).__name__}."
-        )
-    if not problem.stateful and isinstance(params, Stateful):
-        raise ValueError(
-            "params is a Stateful, but the problem has no state. Declare it, "
-            "Composite(..., stateful=True) with model(params, state, inputs) -> outputs, state; or "
-            "pass the parameters alone."
-        )
-
-
-def _name(function: Any) -> str:
-    """Return what to call a function in a `repr`."""
-    name = getattr(function, "__name__", type(function).__name__)
-    return "..." if name == "<lambda>" else name

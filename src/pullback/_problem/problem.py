@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .._base.axis import Axis, total
+from .._base.stateful import Stateful
 from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
 
@@ -235,3 +236,18 @@ def without_loss(problem: AbstractProblem) -> Any:
 
 def _zero(*_: Any) -> Scalar:
     return jnp.zeros(())
+
+
+def check_stateful(problem: AbstractProblem, params: Params) -> None:
+    """Raise a `ValueError` if a model with state is given none, or one without is given some."""
+    if problem.stateful and not isinstance(params, Stateful):
+        raise ValueError(
+            "Composite(stateful=True): params must be parameters and state, e.g. "
+            f"pullback.Stateful(params, state), got {type(params).__name__}."
+        )
+    if not problem.stateful and isinstance(params, Stateful):
+        raise ValueError(
+            "params is a Stateful, but the problem has no state. Declare it, "
+            "Composite(..., stateful=True) with model(params, state, inputs) -> outputs, state; or "
+            "pass the parameters alone."
+        )

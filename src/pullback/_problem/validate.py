@@ -15,9 +15,8 @@ from .._base.stateful import Stateful
 from .._base.tree import has_half, is_half, split, structure
 from .._base.types import Outputs, Params
 from .batch import AnyBatch, Batches, sample_count
-from .composite import check_stateful
 from .form import about
-from .problem import AbstractObjective, AbstractProblem
+from .problem import AbstractObjective, AbstractProblem, check_stateful
 
 
 def is_traced(tree: Any) -> bool:
