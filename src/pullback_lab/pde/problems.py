@@ -177,10 +177,11 @@ def as_published(equation: Equation) -> Equation:
     """The equation with the published points: those of heat problems lie half at t = 0."""
     if equation.name not in ("B", "E"):
         return equation
-    where = half_at_the_start(equation.dimension)
+    where, solution = half_at_the_start(equation.dimension), equation.solution
+    assert solution is not None
     return Equation(
         equation.name, equation.title, equation.residual, equation.solution, equation.widths,
         equation.inside, equation.border, renewed=equation.renewed, evolution=True,
         scale=equation.scale, whole=equation.whole,
-        conditions=[Dirichlet(equation.solution, equation.border, where, name="boundary")],
+        conditions=[Dirichlet(solution, equation.border, where, name="boundary")],
     )  # fmt: skip

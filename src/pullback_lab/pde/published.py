@@ -47,7 +47,9 @@ class Curve(NamedTuple):
 
 def curves(problem: str) -> list[Curve]:
     """The published curves of a problem, the best first; none if nothing is published."""
-    text = importlib.resources.files(__package__).joinpath("published.csv").read_text("utf-8")
+    text = (
+        importlib.resources.files("pullback_lab.pde").joinpath("published.csv").read_text("utf-8")
+    )
     found: dict[str, list[Mark]] = {}
     for row in csv.DictReader(text.splitlines()):
         if row["problem"] == problem:

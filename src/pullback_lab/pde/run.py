@@ -8,7 +8,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +116,7 @@ class Notes:
             os.fsync(file.fileno())
 
 
-def _complete_lines(path: Path) -> list[dict[str, float]]:
+def _complete_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a file up to the first that was not written whole."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
