@@ -1,6 +1,7 @@
 """Policies and values: networks, episodes, advantages, and three ways to improve a policy."""
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -12,11 +13,10 @@ from jax.flatten_util import ravel_pytree
 
 import pullback as pb
 
-
 # environments, steps of each per iteration, discount, trace, KL, steps in all
 SETTINGS = {
     "CartPole": (cartpole, 8, 125, 0.99, 0.95, 0.02, 60_000),
-    "Acrobot": (acrobot, 16, 125, 0.99, 0.95, 0.02, 100_000),
+    "Acrobot": (acrobot, 16, 125, 0.99, 0.95, 0.01, 100_000),
     "Pendulum": (pendulum, 10, 200, 0.9, 0.95, 0.02, 100_000),
 }
 
@@ -34,7 +34,7 @@ class Data(NamedTuple):
 def network(key, widths, last=1.0):
     """The weights of a tanh network; those of its last layer are scaled."""
     params = []
-    for k, (m, n) in enumerate(zip(widths, widths[1:], strict=False)):
+    for k, (m, n) in enumerate(itertools.pairwise(widths)):
         scale = last if k == len(widths) - 2 else 1.0
         w = jax.random.orthogonal(jax.random.fold_in(key, k), max(m, n))[:m, :n]
         params.append((scale * w, jnp.zeros(n)))
@@ -124,7 +124,7 @@ def rollout(task, model, params, values, state, key, steps, discount, trace):
     return Data(*map(flat, (seen, action, old, scaled, advantage + here))), state
 
 
-def returns(task, model, params, key, episodes=20):
+def returns(task, model, params, key, episodes=50):
     """The mean return of episodes in which the most probable action is taken."""
 
     def one(carry, _):
