@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 
 from .types import Scalar
 
-
 TOGETHER = 8
 """How many rows are summed at once: each has its own stream from memory."""
 FEW = 2**16

@@ -27,7 +27,6 @@ from jaxtyping import Array, Float
 
 from .walk import Use, Walk
 
-
 LARGE = 2**20
 """The entries of the rows of a leaf from which on they are formed some columns at a time."""
 
