@@ -132,7 +132,9 @@ GOALS = (
     _faster("W1", TORCH, 1.3, threads=2),
     _over_floor("W2", 1.4),
     _faster("W2", NNGEOMETRY, 2),
-    _faster("W2p", GENERIC, 3),
+    _over_floor("W2p", 1.6),
+    _over_floor("P5", 1.6),
+    _over_floor("P10", 2.0),
     _over_floor("W3", 1.3),
     _faster("W3", FUNC, 15),
     _over_floor("W4", 1.2),
@@ -172,11 +174,15 @@ GOALS = (
     Goal("compile", "W1, trace and compile", _compile("W1"), 3, True, " s"),
     Goal("compile", "W4, trace and compile", _compile("W4"), 3, True, " s"),
     *(
+        Goal("compile", f"{w}, trace and compile", _compile(w), 4, True, " s")
+        for w in ("W2p", "P5", "P10")
+    ),
+    *(
         Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-5, True, "")
         for w in ("W1", "W3", "W4", "R1", "R2")
     ),
     *(
         Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-10, True, "")
-        for w in ("W2", "W2p")
+        for w in ("W2", "W2p", "P5", "P10")
     ),
 )

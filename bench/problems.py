@@ -92,6 +92,26 @@ _MLPS = (
         False,
     ),
     Workload(
+        "P5",
+        "the Laplacian of a tanh MLP 5-64-64-48-48-1, N = 1000, float64",
+        "laplacian",
+        (5, 64, 64, 48, 48, 1),
+        1000,
+        "float64",
+        1e-6,
+        False,
+    ),
+    Workload(
+        "P10",
+        "the Laplacian of a tanh MLP 10-256-256-128-128-1 (that of F'), N = 150, float64",
+        "laplacian",
+        (10, 256, 256, 128, 128, 1),
+        150,
+        "float64",
+        1e-3,
+        False,
+    ),
+    Workload(
         "W3",
         "softmax MLP 20-32-32-10, N = 20 000, float32",
         "mlp",
@@ -156,7 +176,7 @@ _LARGE = Workload(
     True,
 )
 WORKLOADS = {w.name: w for w in (*_MLPS, *_OTHERS, _LARGE)}
-TABLES = ("W1", "W2", "W2p", "W3", "W4", "W5", "R1", "R2")
+TABLES = ("W1", "W2", "W2p", "P5", "P10", "W3", "W4", "W5", "R1", "R2")
 """The workloads that get a table of their own."""
 
 
