@@ -289,6 +289,27 @@ def test_another_batch_for_the_metric_has_the_same_form():
         pb.natural_gradient(problem(), PARAMS, BATCH, metric_batch={"inside": (X,)})
 
 
+def test_one_term_is_the_composite():
+    # The sum of the logits is outside the range of the metric.
+    alone = pb.Composite(network, lambda z: jnp.sum(z, axis=1), pb.metric.Categorical())
+    expected = pb.natural_gradient(alone, PARAMS, (X,))
+    assert 0 < float(expected.stats.output_share) < 1
+    for solver in SOLVERS[:3]:
+        ng = pb.natural_gradient(pb.Terms(a=alone), PARAMS, {"a": (X,)}, solver=solver)
+        assert distance(ng.vector, expected.vector) < 1e-9
+        assert abs(float(ng.stats.output_share - expected.stats.output_share)) < 1e-12
+
+
+def test_the_reference_of_the_library_knows_terms():
+    inverse = pb.Tikhonov(0.1, gauge={"w": 2.0, "b": 1.0, "v": 0.5})
+    expected = pb.testing.reference_natural_gradient(problem(), PARAMS, BATCH, inverse=inverse)
+    value, metric, _ = dense()
+    assert abs(expected.value - value) < 1e-13 * value
+    assert np.linalg.norm(expected.matrix - metric) < 1e-13 * np.linalg.norm(metric)
+    ng = pb.natural_gradient(problem(), PARAMS, BATCH, inverse=inverse)
+    assert distance(ng.vector, expected.vector) < 1e-11
+
+
 def test_the_derivative_by_a_weight():
     def size(w):
         made = TWO.with_weights((w, 10.0))

@@ -150,7 +150,7 @@ def lift(
         _lift(term, part, inverse, own and term.objective.problem.loss is None, careful)
         for term, part in zip(rows.terms, parts, strict=True)
     ]
-    return found[0] if len(found) == 1 else _stacked(rows, parts, found)
+    return _stacked(rows, parts, found) if rows.objective.labels else found[0]
 
 
 def _stacked(rows: Rows, parts: Sequence[OutputCovector], found: Sequence[Lifted]) -> Lifted:
