@@ -16,7 +16,7 @@ from .._base.types import Flat
 from .._base.vector import norm
 from .._compat.lapack import cholesky
 from .._gram.factors import Factors
-from .._gram.holomorphic import half_factors, half_rows, turned_cholesky, turned_kernel
+from .._gram.holomorphic import half_factors, half_of, half_rows, turned_cholesky, turned_kernel
 from .._gram.kernel import kernel, kernel_of_rows, product
 from .._gram.structured import find, structured_factors, structured_rows
 from .._rows.rows import Rows
@@ -309,11 +309,11 @@ class Dual(AbstractSolver):
             return lambda scale: ScaledRows(rows, structured_factors(rows, found, scale), scale)
         alone = not rows.objective.problem.metric.couples_samples
         if found is None and rows.turns and rows.by_sample and alone:
-            half = half_rows(rows.half_rows())
+            half = half_rows(rows)
             return lambda scale: ScaledRows(rows, None, scale, half)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = rows.unit_rows() if found is None else structured_rows(rows, found)
         formed = rows.formed(dense, None if found is None else found.order)
-        half = half_rows(dense[::2]) if rows.turns else None
+        half = half_of(dense) if rows.turns else None
         return lambda scale: ScaledRows(formed, None, scale, half)
