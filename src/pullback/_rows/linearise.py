@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._base.pairs import Pairs, with_turned
+from .._base.pairs import Pairs
 from .._base.part import Part
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params
@@ -110,21 +110,6 @@ def block(
     return jax.vmap(lambda v: push(jvp(params.unravel(v))), out_axes=1)(
         jnp.eye(params.size, dtype=params.dtype)
     )
-
-
-def turned_block(
-    block: Callable[..., Float[Array, "h P"]],
-    function: Callable[[Params], Outputs],
-    like: Structure,
-    push: Callable[[OutputVector], Float[Array, " q"]],
-) -> Float[Array, "q P"]:
-    """Wᵀ J of a holomorphic function, by pulls of real parts: J of i dz is i J.
-
-    `block` is that of above at a point, `like` the structure of the outputs, all pairs.
-    """
-    real = lambda w: like.unravel(jnp.stack([w, jnp.zeros_like(w)], axis=-1).ravel())
-    rows = with_turned(block(function, like.ravel, real, like.size // 2))
-    return jax.vmap(lambda v: push(like.unravel(v)), in_axes=1, out_axes=1)(rows)
 
 
 def over_samples(function: Callable, samples: PyTree, count: int, chunk: int) -> PyTree:

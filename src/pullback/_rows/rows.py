@@ -26,15 +26,9 @@ from ..metric._base import AbstractRoot
 from .block_root import BlockRoot
 from .cut import Cut, Uncut
 from .gauge import AbstractGauge, EuclideanGauge, as_gauge
-from .linearise import (
-    Linearisation,
-    block,
-    linearise,
-    over_samples,
-    sum_over_samples,
-    turned_block,
-)
+from .linearise import Linearisation, block, linearise, over_samples, sum_over_samples
 from .separated import Separated, separable, separate
+from .turned import turned_block
 
 MEMORY = 2**30
 """The default bound, in bytes, on the working storage of Jacobian blocks."""
