@@ -1,4 +1,4 @@
-"""Holomorphic models, declared: the same numbers by half the work, and a wrong declaration raises."""
+"""Holomorphic models, declared: the same numbers by half the work; a wrong one raises."""
 
 import jax
 import jax.numpy as jnp

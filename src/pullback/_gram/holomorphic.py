@@ -11,6 +11,7 @@ The real form of a complex Cholesky factor is lower triangular, because its diag
 the factor of the real form, for half the work.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -28,9 +29,17 @@ def half_factors(rows: TermRows, plan: Layout) -> Factors:
     return structured_factors(rows, plan, half=True)
 
 
-def half_rows(rows: Float[Array, "h P"]) -> Factors:
-    """Return every other row of Â, dense."""
-    return Factors((), (), rows[:, None, :], ())
+def half_rows(rows: TermRows) -> Factors:
+    """Return every other row of Â, dense, formed sample by sample."""
+    log_scale = jnp.where(rows.active, 0.0, -jnp.inf).astype(rows.dtype)
+    unit = eqx.tree_at(lambda r: r.log_scale, rows, log_scale)
+    found = unit.sample_blocks(lambda block: block[::2])
+    return Factors((), (), found.reshape(-1, 1, rows.shape[1]), ())
+
+
+def half_of(dense: Float[Array, "m P"]) -> Factors:
+    """Return every other row of a dense Â."""
+    return Factors((), (), dense[::2, None, :], ())
 
 
 def turned_kernel(half: Factors) -> Float[Array, "m m"]:

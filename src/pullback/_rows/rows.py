@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._base.axis import anywhere, largest, total
-from .._base.pairs import with_turned
-from .._base.tree import Structure, coarsest_dtype, split, structure
+from .._base.tree import coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.composite import Objective
@@ -38,6 +37,7 @@ from .linearise import Linearisation, block, linearise, over_samples, sum_over_s
 from .separated import Separated, separable, separate
 from .shared import SharedLinearisation, SharedRows
 from .stacked import StackedLinearisation, StackedRows
+from .turned import turned_block
 
 MEMORY = 2**30
 """The default bound, in bytes, on the working storage of Jacobian blocks."""
@@ -257,14 +257,6 @@ class TermRows(Rows):
 
         return scaled
 
-    def half_rows(self) -> Float[Array, "h P"]:
-        """Return every other row of Â where `turns` holds and samples have roots of their own."""
-        one = self._sample_block()
-        every = lambda sample: one(sample)[::2]
-        rows = over_samples(every, self._samples(), self.count, self.chunk)
-        rows = rows.reshape(-1, self.shape[1]).astype(self.dtype)
-        return jnp.where(self.active[::2, None], rows, 0.0)
-
     def _sample_block(self) -> Callable[[PyTree], Float[Array, "q P"]]:
         """Return the function from a sample to its rows of Â, with what all samples share."""
         like = structure(jax.tree.map(lambda x: x[0], split(self.outputs)[0]))
@@ -279,19 +271,11 @@ class TermRows(Rows):
             if separated is None:
                 whole = lambda p: self.objective.problem.one(p, eqx.combine(inputs, static))
                 if self.objective.problem.holomorphic and like.size <= self.shape[1]:
-                    return self._turned_block(whole, like, ways[0])
+                    return turned_block(self._block, whole, like, ways[0])
                 return self._block(whole, *ways)
             return separated.block(jax.tree.leaves(inputs), index, like, *ways)
 
         return one
-
-    def _turned_block(
-        self, function: Callable[[Params], Outputs], like: Structure, push: Callable
-    ) -> Float[Array, "q P"]:
-        """Return Wᵀ J of a holomorphic function, by pulls of real parts: J of i dz is i J."""
-        real = lambda w: like.unravel(jnp.stack([w, jnp.zeros_like(w)], axis=-1).ravel())
-        rows = with_turned(self._block(function, like.ravel, real, like.size // 2))
-        return jax.vmap(lambda v: push(like.unravel(v)), in_axes=1, out_axes=1)(rows)
 
     @property
     def separated(self) -> Separated | None:

@@ -20,7 +20,7 @@ from .._gram.across import as_factors, joint_block, joint_kernel, joint_product
 from .._gram.apply import Products, StackedProducts, products
 from .._gram.centred import Gram, centred_kernel, centred_product
 from .._gram.factors import Factors
-from .._gram.holomorphic import half_factors, half_rows, turned_cholesky, turned_kernel
+from .._gram.holomorphic import half_factors, half_of, half_rows, turned_cholesky, turned_kernel
 from .._gram.joint import JointFactors, find, joint_factors, joint_rows, mean_of
 from .._gram.kernel import kernel_of_rows
 from .._rows.rows import Rows
@@ -364,11 +364,11 @@ class Dual(AbstractSolver):
 
             return scaled
         if found is None and rows.turns and (term := rows.terms[0]).by_block:
-            half = half_rows(term.half_rows())
+            half = half_rows(term)
             return lambda scale: ScaledRows(rows, None, scale, half=half)
         # Rows that are formed anyway are kept: a product with them is cheaper than a pass through
         # the model.
         dense = here.unit_rows() if found is None else joint_rows(here, found)
         formed = rows.formed(dense, None if found is None else found.order)
-        half = half_rows(dense[::2]) if rows.turns else None
+        half = half_of(dense) if rows.turns else None
         return lambda scale: ScaledRows(formed, None, scale, half=half)
