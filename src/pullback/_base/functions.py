@@ -113,3 +113,9 @@ def _unchanging(part: Any, depth: int) -> Any:
     home = part.__name__ if module else getattr(part, "__module__", None)
     known = (module or callable(part)) and str(home).split(".")[0] in LIBRARIES
     return (object, id(part)) if known else None
+
+
+def name_of(function: Any) -> str:
+    """Return what to call a function in a `repr`."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return "..." if name == "<lambda>" else name

@@ -92,6 +92,26 @@ def _names(spec: tuple[Any, ...]) -> Iterator[str]:
             yield from entry
 
 
+def automatic(mesh: Mesh) -> Mesh:
+    """Return the mesh of the same devices with `Auto` axes."""
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+
+
+def copied(tree: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Return a tree whose arrays are on every device of a mesh as a whole."""
+
+    def copy(x):
+        if not eqx.is_array(x):
+            return x
+        if isinstance(x, jax.core.Tracer) or isinstance(mesh, AbstractMesh):
+            whole = NamedSharding(mesh, PartitionSpec())
+            return jax.sharding.reshard(x, whole) if axes_of(x) else x
+        return jax.device_put(x, NamedSharding(automatic(mesh), PartitionSpec()))
+
+    return jax.tree.map(copy, tree)
+
+
 def put(tree: PyTree, layout: Layout, spec: PartitionSpec) -> PyTree:
     """Return a tree with its arrays on the mesh, where JAX would not put them there by itself."""
     explicit = AxisType.Explicit in layout.mesh.axis_types

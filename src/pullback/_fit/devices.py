@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._compat.devices import Layout, sharding_of
+from .._compat.devices import Layout, automatic, sharding_of
 from .._problem.layout import layout_of
 from .._problem.problem import AbstractProblem
 from .._problem.spread import declare
@@ -33,9 +33,7 @@ class Devices:
         self.layout = found
         if AxisType.Explicit in found.mesh.axis_types:
             self.given = found.mesh
-            automatic = (AxisType.Auto,) * len(found.mesh.axis_names)
-            mesh = Mesh(found.mesh.devices, found.mesh.axis_names, axis_types=automatic)
-            self.layout = found._replace(mesh=mesh)
+            self.layout = found._replace(mesh=automatic(found.mesh))
 
     def informed(self, opt: Any) -> Any:
         """Return the optimiser, whose problem knows where the samples are."""

@@ -13,13 +13,13 @@ from jaxtyping import Array, PyTree
 
 from .._base.axis import Axis, own, place, total
 from .._base.checks import takes
-from .._base.functions import canonical
+from .._base.functions import canonical, name_of
 from .._base.stateful import Stateful
 from .._base.tree import split
 from .._base.types import OutputCovector, Outputs, Params, Scalar
+from .._compat.devices import Layout
 from ..metric._base import AbstractLikelihood, AbstractMetric
 from ..metric._euclidean import Euclidean
-from .._compat.devices import Layout
 from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
@@ -102,7 +102,7 @@ class Composite(AbstractProblem):
 
     def __repr__(self) -> str:
         own = "likelihood" if isinstance(self.metric, AbstractLikelihood) else "no loss"
-        parts = [_name(self.model), own if self.loss is None else _name(self.loss)]
+        parts = [name_of(self.model), own if self.loss is None else name_of(self.loss)]
         declared = [f", {name}=True" for name in ("coupled", "stateful") if getattr(self, name)]
         rest = f"{self.metric!r}, {self.measure!r}{''.join(declared)}"
         return f"Composite({', '.join(parts)}, {rest})"
@@ -395,9 +395,3 @@ def check_stateful(problem: AbstractProblem, params: Params) -> None:
             "Composite(..., stateful=True) with model(params, state, inputs) -> outputs, state; or "
             "pass the parameters alone."
         )
-
-
-def _name(function: Any) -> str:
-    """Return what to call a function in a `repr`."""
-    name = getattr(function, "__name__", type(function).__name__)
-    return "..." if name == "<lambda>" else name
