@@ -86,7 +86,9 @@ def test_an_explicit_mesh_gives_the_answer_of_no_mesh():
     sharding = jax.sharding.NamedSharding(explicit, jax.sharding.PartitionSpec("data"))
     batch = (jnp.asarray(X), jnp.zeros(5))
     expected = pb.natural_gradient(SQUARES, jnp.ones(3), batch)
-    found = pb.natural_gradient(SQUARES, jnp.ones(3), (jax.device_put(batch[0], sharding), batch[1]))
+    found = pb.natural_gradient(
+        SQUARES, jnp.ones(3), (jax.device_put(batch[0], sharding), batch[1])
+    )
     assert jnp.allclose(found.vector, expected.vector, rtol=1e-13)
 
 

@@ -16,6 +16,7 @@ from .._compat.devices import Layout, automatic, sharding_of
 from .._problem.layout import layout_of
 from .._problem.problem import AbstractProblem
 from .._problem.spread import declare
+from .processes import Processes
 
 
 class Devices:
@@ -24,6 +25,7 @@ class Devices:
     def __init__(self, opt: Any, batches: Any):
         """Look at the arrays of the batches."""
         found = layout_of(batches)
+        self.processes = Processes(found)
         self.layout: Layout | None = None
         self.given: Mesh | None = None
         problem = getattr(opt, "problem", None)
