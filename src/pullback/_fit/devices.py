@@ -6,6 +6,7 @@ none of them). So the loop runs on the same devices under `Auto` axes, and is to
 """
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from .._compat.devices import Layout, automatic, sharding_of
 from .._problem.layout import layout_of
 from .._problem.problem import AbstractProblem
 from .._problem.spread import declare
+from .checkpoint import Snapshot
 from .processes import Processes
 
 
@@ -73,11 +75,13 @@ def _moved(tree: Any, mesh: Any) -> Any:
     return jax.tree.map(move, tree)
 
 
-def alike(tree: Any, like: Any) -> Any:
-    """Return a tree with its arrays where those of another one are, if that is a mesh."""
+def placed(saved: Snapshot, fresh: Snapshot) -> Snapshot:
+    """Return a snapshot with its arrays where those of another one are, if that is a mesh."""
 
     def move(x, y):
         found = sharding_of(y)
         return x if found is None or not eqx.is_array(x) else jax.device_put(x, found)
 
-    return jax.tree.map(move, tree, like)
+    names = ("params", "state", "sampler")
+    moved = {name: jax.tree.map(move, getattr(saved, name), getattr(fresh, name)) for name in names}
+    return replace(saved, **moved)

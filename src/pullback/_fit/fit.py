@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +26,7 @@ from ..until import AbstractEvent
 from .batches import AbstractSource, as_source, first_state
 from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
-from .devices import Devices, alike
+from .devices import Devices, placed
 from .ending import Ending
 from .epochs import Epochs
 from .failure import reason
@@ -155,7 +154,9 @@ def fit(
             steps,
             store=store,
             callback=callback,
-            telemetry=Telemetry(Path(telemetry)) if telemetry and processes.first else None,
+            telemetry=Telemetry(Path(telemetry))
+            if telemetry is not None and processes.first
+            else None,
             throw=throw,
             looks=looks,
             devices=devices,
@@ -192,12 +193,7 @@ def _start(
     if store is None:
         return fresh
     saved = store.load(fresh, identity(opt, batches, key, params, state))
-    if saved is None:
-        return fresh
-    places = ("params", "state", "sampler")
-    return replace(
-        saved, **{name: alike(getattr(saved, name), getattr(fresh, name)) for name in places}
-    )
+    return fresh if saved is None else placed(saved, fresh)
 
 
 class _Run:
