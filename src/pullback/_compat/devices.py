@@ -57,6 +57,13 @@ def manual_axes() -> tuple[str, ...]:
     return () if found.empty else tuple(found.manual_axes)
 
 
+def is_marked(x: Any) -> bool:
+    """Return whether an array inside of a `jax.shard_map` is marked as another on each device."""
+    kind = jax.typeof(x)
+    marks = getattr(kind, "manual_axis_type", None)
+    return bool(getattr(kind, "vma", ()) if marks is None else marks.varying)
+
+
 def sharding_of(x: Any) -> NamedSharding | None:
     """Return how an array lies on a mesh of several devices; `None` if it does not, or is hidden.
 

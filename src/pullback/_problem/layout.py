@@ -7,7 +7,16 @@ import jax
 from jax.sharding import PartitionSpec
 
 from .._base.types import Params
-from .._compat.devices import Layout, axes_of, context, copied, manual_axes, put, sharding_of
+from .._compat.devices import (
+    Layout,
+    axes_of,
+    context,
+    copied,
+    is_marked,
+    manual_axes,
+    put,
+    sharding_of,
+)
 from .batch import AnyBatch
 from .problem import AbstractProblem
 
@@ -85,7 +94,7 @@ def _inside(problem: AbstractProblem, leaves: list[Any]) -> Layout | None:
         )
     if not names:
         return None
-    if any(jax.typeof(x).vma for x in leaves):
+    if any(is_marked(x) for x in leaves):
         raise ValueError(
             f"Composite(over={names}): pass check_vma=False to the jax.shard_map around: loops and "
             "LAPACK calls do not carry the marks that it would check."
