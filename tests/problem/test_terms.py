@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import distance, normal
+from helpers import distance, gauge_like, normal
 
 import pullback as pb
 
@@ -20,9 +20,9 @@ def network(p, x):
 
 
 def residual(p, x):
-    """The Laplacian of the first output."""
-    field = lambda x: network(p, x[None])[0, 0]
-    return jax.vmap(lambda x: jnp.trace(jax.hessian(field)(x)) + jnp.sin(x[0]))(x)
+    """A derivative of the first output."""
+    slope = jax.jvp(lambda x: network(p, x)[:, 0], (x,), (jnp.ones_like(x),))[1]
+    return slope + jnp.sin(x[:, 0])
 
 
 def square(z, *y):
@@ -287,6 +287,27 @@ def test_another_batch_for_the_metric_has_the_same_form():
     assert np.linalg.norm(flat(ng.vector) - expected) < 1e-11 * np.linalg.norm(expected)
     with pytest.raises(ValueError, match="lacks 'boundary', 'labels'"):
         pb.natural_gradient(problem(), PARAMS, BATCH, metric_batch={"inside": (X,)})
+
+
+def test_one_term_is_the_composite():
+    # The metric does not see a change of both logits by the same amount.
+    alone = pb.Composite(network, lambda z: z[:, 0], pb.metric.Categorical())
+    expected = pb.natural_gradient(alone, PARAMS, (X,))
+    assert 0 < float(expected.stats.output_share) < 1
+    for solver in SOLVERS[:3]:
+        ng = pb.natural_gradient(pb.Terms(a=alone), PARAMS, {"a": (X,)}, solver=solver)
+        assert distance(ng.vector, expected.vector) < 1e-9
+        assert abs(float(ng.stats.output_share - expected.stats.output_share)) < 1e-12
+
+
+def test_the_reference_of_the_library_knows_terms():
+    inverse = pb.Tikhonov(0.1, gauge=gauge_like(PARAMS))
+    expected = pb.testing.reference_natural_gradient(problem(), PARAMS, BATCH, inverse=inverse)
+    value, metric, _ = dense()
+    assert abs(expected.value - value) < 1e-13 * value
+    assert np.linalg.norm(expected.matrix - metric) < 1e-13 * np.linalg.norm(metric)
+    ng = pb.natural_gradient(problem(), PARAMS, BATCH, inverse=inverse)
+    assert distance(ng.vector, expected.vector) < 1e-11
 
 
 def test_the_derivative_by_a_weight():

@@ -61,6 +61,12 @@ SAYS = {
         "Landweber with Krylov                       ValueError",
         "residual 0.50, not successful: True",
     ],
+    "terms.py": [
+        "boundary      0.284677, weight 10",
+        "the two natural gradients differ by",
+        "terms and the stacked problem agree",
+        "drawn in",
+    ],
     "constraints.py": ["moved back by", "clipped at zero it does not: as said"],
     "flows.py": ["depth 2, t = 1e+06", "t = 1e+100", "ran into a change of rank"],
     "kernels.py": ["M⁻¹ in every parametrisation", "does not see 120 of 121 output directions"],
@@ -110,7 +116,7 @@ def test_it_runs_and_says_what_it_checked(script, tmp_path):
     done = run(script, tmp_path, ARGUMENTS.get(script, ()))
     assert done.returncode == 0, done.stderr
     assert [words for words in SAYS[script] if words not in done.stdout] == []
-    if script in ("figure_eight.py", "digits.py", "diabetes.py"):
+    if script in ("figure_eight.py", "digits.py", "diabetes.py", "terms.py"):
         saved = tmp_path / "pictures" / script.replace(".py", ".png")
         assert saved.read_bytes().startswith(b"\x89PNG")
 

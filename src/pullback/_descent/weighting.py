@@ -31,7 +31,7 @@ def as_weighting(rule: Any, problem: AbstractProblem) -> Any:
 
 
 def weighed(problem: AbstractProblem, weights: tuple[Scalar, ...] | None) -> Any:
-    """Return the problem with the weights of a step; those of the problem where there is no rule."""
+    """Return the problem with the weights of a step, its own where there is no rule."""
     if weights is None or not isinstance(problem, Terms):
         return problem
     return problem.reweighed(weights)

@@ -27,22 +27,21 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._base.checks import integer, positive
 from .._base.results import RESULTS, among
 from .._base.show import table
-from .._base.tree import Structure, split, structure
+from .._base.tree import split, structure
 from .._base.types import Count, Params
 from .._base.vector import finite_or_nan
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
 from .._natural.outcome import raise_failure
 from .._problem.batch import AnyBatch
-from .._problem.composite import Composite, without_loss
-from .._problem.measure import Weights
-from .._problem.problem import AbstractObjective, AbstractProblem
+from .._problem.composite import without_loss
+from .._problem.problem import AbstractProblem
 from .._problem.validate import check_point, validate
 from .._rows.block_root import BlockRoot
 from .._rows.rows import Rows, TermRows, rows_at
-from ..metric import Euclidean
 from ..solver._svd import SVD
 from .noise import noise_of
+from .plain import plain_objective
 
 DELICATE = (RESULTS.rank_zero, RESULTS.unconverged, RESULTS.unresolved, RESULTS.saturated)
 """Results that become a line of the page; any other failure raises."""
@@ -299,32 +298,13 @@ def _points(
     return jnp.concatenate([flat[None], flat[None] + size * offsets])
 
 
-def _plain(problem: AbstractProblem, batch: AnyBatch, like: Structure) -> AbstractObjective:
-    """Return the model alone, in the Euclidean geometry of its outputs, absent samples absent."""
-    objective = problem.at(batch)
-
-    def plain(term):
-        def made(problem):
-            measure = problem.measure
-            if term.has_data:
-                weights = measure.weights(term.count, like.dtype)
-                measure = Weights((weights > 0).astype(like.dtype))
-            declared = problem.coupled, problem.stateful
-            loss = lambda z, *_: jnp.zeros(())
-            return Composite(problem.model, loss, Euclidean(), measure, *declared)
-
-        return made
-
-    return problem.mapped(*map(plain, objective.terms)).unweighted.at(batch)
-
-
 @jit
 def _matrices(
     problem: AbstractProblem, params: Params, batch: AnyBatch, points: Float[Array, "n P"]
 ) -> tuple[Float[Array, "n m P"], Float[Array, "q P"], Float[Array, "q P"], Count]:
     """Return J at the points; at `params` also Â, A and the rank of M."""
     like, carried = structure(params), split(params)[1]
-    plain = _plain(problem, batch, like)
+    plain = plain_objective(problem, batch, like)
 
     def jacobian(flat):
         rows = rows_at(plain, eqx.combine(like.unravel(flat), carried))

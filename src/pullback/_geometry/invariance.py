@@ -292,9 +292,7 @@ def _check(reparametrisation: Any, step: Any, halvings: Any, counts: Sequence[in
         )
 
 
-def _pair(
-    problem: AbstractProblem, params: Params, data: AnyBatch, f: AbstractReparametrisation
-) -> _Pair:
+def _pair(problem: Any, params: Params, data: AnyBatch, f: AbstractReparametrisation) -> _Pair:
     """Return the problem in both parameters; raise if the inverse is not that of f."""
     new = f.inverse(params)
     like = structure(params)
@@ -309,9 +307,7 @@ def _pair(
     return _Pair(problem, reparametrise(problem, f), back, new, data, f)
 
 
-def _first(
-    method: AbstractMethod, problem: AbstractProblem, params: Params, data: AnyBatch
-) -> np.ndarray:
+def _first(method: AbstractMethod, problem: Any, params: Params, data: AnyBatch) -> np.ndarray:
     """Return the displacement of a first step."""
     moved, _ = method.displacement(problem, params, data, method.init(problem, params))
     if not np.all(np.isfinite(moved)):
@@ -388,12 +384,7 @@ def _trajectories(
 
 
 def _walk(
-    method: AbstractMethod,
-    problem: AbstractProblem,
-    params: Params,
-    batch: AnyBatch,
-    h: float,
-    count: int,
+    method: AbstractMethod, problem: Any, params: Params, batch: AnyBatch, h: float, count: int
 ) -> Params:
     """Return the parameters after some steps, each h times the method's own."""
     state = method.init(problem, params)

@@ -304,8 +304,8 @@ def _evaluation(
     if at is not None:
         if objective.labels:
             raise ValueError(
-                "at=... is for a problem of one term: for several, watch the outputs of a Composite "
-                "with pullback.natural_gradient(...).vector."
+                "at=... is for a problem of one term. Of several, take direction(c), and watch the "
+                "outputs of one of their models along it."
             )
         watched = validate(problem, params, (at,))[1].inputs
     return _evaluate(plain, params, data, strategy), data, watched

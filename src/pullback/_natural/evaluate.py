@@ -152,7 +152,7 @@ def lift(
         _lift(term, part, inverse, own and term.objective.problem.loss is None, careful)
         for term, part in zip(rows.terms, parts, strict=True)
     ]
-    lifted = found[0] if len(found) == 1 else _stacked(rows, parts, found)
+    lifted = _stacked(rows, parts, found) if rows.objective.labels else found[0]
     if rows.axis is None:
         return lifted
     steep = anywhere(lifted.steep, rows.axis)

@@ -52,7 +52,7 @@ class NaturalGradient(eqx.Module):
         return f"NaturalGradient({loss}, {self.stats._text()}, {outcome(self.result)})"
 
     def __str__(self) -> str:
-        lines = "".join(f"{name:<16}{value}\n" for name, value in self._losses())
+        lines = "".join(f"{name:<15} {value}\n" for name, value in self._losses())
         return f"{lines}{self.stats}\n{'result':<16}{self.message}"
 
     def _repr_html_(self) -> str:
@@ -60,7 +60,7 @@ class NaturalGradient(eqx.Module):
 
     def _losses(self) -> list[tuple[str, str]]:
         """Return the loss, and that of each term with its weight, as lines of a table."""
-        losses = columns("loss of ", self.losses)
+        losses = columns("  ", self.losses)
         weights = columns("", self.weights).values()
         each = [
             (name, f"{number(loss, '.6g')}, weight {number(weight, '.3g')}")

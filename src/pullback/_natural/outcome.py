@@ -117,7 +117,7 @@ def present_finite(objective: AbstractObjective, parts: Iterable[Any]) -> Array:
 def _all_present(objective: AbstractObjective, fine: Sequence[Array]) -> Array:
     """Return whether something holds for every term that is present."""
     pairs = zip(fine, objective.weights, strict=True)
-    held = [found if weight is None else found | ~(weight > 0) for found, weight in pairs]
+    held = [found if weight is None else found | (weight == 0) for found, weight in pairs]
     return held[0] if len(held) == 1 else jnp.all(jnp.stack(held))
 
 
@@ -178,7 +178,8 @@ def _bad_filter(piece: Factorised) -> Array:
 def mixes_samples(objective: AbstractObjective, params: Params, outputs: Outputs) -> Array:
     """Return whether the model of a term that is present mixes samples that are not declared."""
     parts = zip(objective.terms, objective.parts(outputs), strict=True)
-    return ~_all_present(objective, [~_mixes(term, params, z) for term, z in parts])
+    found = [_mixes(term, params, z) for term, z in parts]
+    return found[0] if len(found) == 1 else ~_all_present(objective, [~x for x in found])
 
 
 def _mixes(objective: Objective, params: Params, outputs: Outputs) -> Array:

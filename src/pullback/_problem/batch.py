@@ -94,8 +94,8 @@ def sample_count(batch: Batch) -> int | None:
     if not counts or counts[0] is None or any(count != counts[0] for count in counts):
         raise ValueError(
             "the inputs must be arrays with one common leading sample axis, got leading axes "
-            f"{counts}. Samples of two kinds, e.g. points inside and on a boundary, are one array "
-            "with a second one that tells them apart."
+            f"{counts}. Samples of two kinds, e.g. points inside and on a boundary, are two terms: "
+            "pullback.Terms(inside=..., boundary=...)."
         )
     count = int(counts[0])
     if count == 0:

@@ -61,13 +61,14 @@ class Terms(AbstractProblem):
         """
         if terms is not None and named:
             raise ValueError(
-                f"Terms(...): give the terms in one tuple or dictionary, or by name, e.g. {EXAMPLE}."
+                f"Terms(...): give the terms in a tuple or dictionary, or by name, e.g. {EXAMPLE}."
             )
         given = named if terms is None else terms
         if isinstance(given, Mapping):
-            names = tuple(sorted(given))
             if not all(isinstance(name, str) for name in given):
-                raise checks.error("Terms", "terms", given, "a dictionary with texts as keys")
+                wanted = "a dictionary with texts as keys"
+                raise checks.error("Terms", "terms", list(given), wanted, EXAMPLE)
+            names = tuple(sorted(given))
             found = [given[name] for name in names]
         elif isinstance(given, tuple | list):
             names, found = None, list(given)
@@ -83,12 +84,10 @@ class Terms(AbstractProblem):
         self.scales = self._scales(weights)
 
     def __repr__(self) -> str:
-        names = [""] * self.form.count if self.form.names is None else self.form.names
-        parts = [
-            f"{name}={term!r}" if name else repr(term)
-            for name, term in zip(names, self.terms, strict=True)
-        ]
-        return f"Terms({', '.join(parts)})"
+        if self.form.names is None:
+            return f"Terms({self.terms!r})"
+        parts = zip(self.form.names, self.terms, strict=True)
+        return f"Terms({', '.join(f'{name}={term!r}' for name, term in parts)})"
 
     @property
     def stateful(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -253,7 +252,7 @@ def scaled(weight: Scalar, tree: PyTree) -> PyTree:
 
     def one(x):
         w = weight.astype(x.dtype)
-        return jnp.where(w > 0, w * jnp.where(w > 0, x, 0.0), 0.0)
+        return jnp.where(w == 0, 0.0, w * jnp.where(w == 0, 0.0, x))
 
     return jax.tree.map(one, tree)
 
@@ -279,7 +278,7 @@ def _check_term(label: str, term: Any) -> None:
         raise checks.error("Terms", str(label), term, wanted, EXAMPLE)
     if term.stateful:
         raise ValueError(
-            f"Terms({label}=Composite(..., stateful=True)): which term's new state is to be kept is "
-            "not defined, so terms have no state. Use one Composite, or keep the state fixed: "
+            f"Terms({label}=Composite(..., stateful=True)): whose new state would be kept is not "
+            "defined, so terms have no state. Use one Composite, or keep the state fixed: "
             "model=lambda params, x: model(params, state, x)[0]."
         )

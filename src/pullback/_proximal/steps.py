@@ -61,8 +61,9 @@ def proximal_step(
     integer("proximal_step", "max_steps", max_steps, least=0)
     params, data = validate(problem, params, batch)
     if divergence is None and not problem.at(data).has_divergence:
+        names = problem.at(data).without_divergence
         raise ValueError(
-            f"proximal_step: {problem.at(data).without_divergence} is a metric without a divergence. "
+            f"proximal_step: {names} is a metric without a divergence. "
             "Pass one between parameters, proximal_step(..., divergence=lambda u, params: ...)."
         )
     weight = jnp.asarray(weight, structure(params).dtype)

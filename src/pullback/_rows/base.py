@@ -39,7 +39,7 @@ class Rows(eqx.Module):
     """The rows of each term, a `TermRows`."""
 
     def __repr__(self) -> str:
-        return f"Rows({self._text()})"
+        return f"{type(self).__name__}({self._text()})"
 
     def _text(self) -> str:
         """Return the shape and the dtype of A, of one of them if there are several."""

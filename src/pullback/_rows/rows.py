@@ -146,8 +146,9 @@ class TermRows(Rows):
         """Return √ω A, with linear algebra in another dtype."""
         log_scale = self.log_scale.astype(dtype)
         if weight is not None:
-            half = jnp.log(jnp.where(weight > 0, weight, 1.0)).astype(dtype) / 2
-            log_scale = jnp.where(weight > 0, log_scale + half, -jnp.inf)
+            # Of a weight that is negative or NaN this is NaN, which is reported as a bad metric.
+            half = jnp.log(jnp.where(weight == 0, 1.0, weight)).astype(dtype) / 2
+            log_scale = jnp.where(weight == 0, -jnp.inf, log_scale + half)
         return replace(self, log_scale=log_scale, weight=weight)
 
     def with_terms(self, terms: "tuple[TermRows, ...]") -> "TermRows":
@@ -171,7 +172,7 @@ class TermRows(Rows):
         weight = self.weight
         if weight is None:
             return tree
-        zero = lambda x: jnp.where(weight > 0, x, 0) if eqx.is_inexact_array(x) else x
+        zero = lambda x: jnp.where(weight == 0, 0, x) if eqx.is_inexact_array(x) else x
         return jax.tree.map(zero, tree)
 
     # ---- dense blocks ---------------------------------------------------------------------------

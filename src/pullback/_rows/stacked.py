@@ -1,7 +1,8 @@
 r"""The rows of several terms, one below the other.
 
 \[ A = \begin{pmatrix} \sqrt{\omega_1}\, A_1 \\ \sqrt{\omega_2}\, A_2 \\ \vdots \end{pmatrix},
-   \qquad A\eta = (\sqrt{\omega_k} A_k\eta)_k, \qquad A^\top y = \sum_k \sqrt{\omega_k} A_k^\top y_k . \]
+   \qquad A\eta = (\sqrt{\omega_k} A_k\eta)_k, \qquad
+   A^\top y = \sum_k \sqrt{\omega_k} A_k^\top y_k . \]
 
 Each term has a linearisation, a root and a number of samples of its own; all have the parameters,
 the gauge and the dtype in common.
@@ -62,7 +63,7 @@ class StackedLinearisation(eqx.Module):
             self.parts, self.objective.weights, self.objective.parts(c), strict=True
         ):
             g = part.pull(own)
-            pulled.append(g if weight is None else jnp.where(weight > 0, g, 0.0))
+            pulled.append(g if weight is None else jnp.where(weight == 0, 0.0, g))
         return reduce(jnp.add, pulled)
 
 
@@ -83,7 +84,7 @@ class StackedRows(Rows):
         return StackedLinearisation(self.objective, tuple(term.linear for term in self.terms))
 
     @property
-    def log_scale(self) -> Float[Array, " m"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def log_scale(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         return jnp.concatenate([term.log_scale for term in self.terms], axis=-1)
 
     @property

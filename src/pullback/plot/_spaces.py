@@ -54,7 +54,7 @@ def spaces(
         if path.ndim != 2 or path.shape[1] != 2:
             wanted = f"an array of shape (n, 2), not {path.shape}"
             raise checks.error("spaces", f"paths[{name!r}]", path, wanted)
-    if problem.loss is None:
+    if getattr(problem, "loss", None) is None:
         wanted = "a problem whose loss is a function of the outputs"
         raise checks.error("spaces", "problem", problem, wanted, "Composite(model, loss)")
     if getattr(problem, "stateful", False):

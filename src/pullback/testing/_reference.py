@@ -22,6 +22,7 @@ from .._base.stateful import Stateful
 from .._base.types import Covector, Params, Vector
 from .._problem.composite import Composite
 from .._problem.measure import Mean, Sum, Weights
+from .._problem.terms import Terms
 from ..inverse import AbstractInverse, MoorePenrose
 from ..metric import AbstractLikelihood
 
@@ -48,7 +49,7 @@ class Reference(NamedTuple):
 
 
 def reference_natural_gradient(
-    problem: Composite,
+    problem: Composite | Terms,
     params: Params,
     batch: Any = None,
     inverse: AbstractInverse | None = None,
@@ -80,11 +81,13 @@ def reference_natural_gradient(
 
 
 def dense_parts(
-    problem: Composite, params: Params, batch: Any, metric_batch: Any = None
+    problem: Composite | Terms, params: Params, batch: Any, metric_batch: Any = None
 ) -> tuple[Any, ...]:
     """L, g, J and M as NumPy arrays, and the map from flat vectors to trees: what does not depend
     on the inverse.
     """
+    if isinstance(problem, Terms):
+        return _dense_terms(problem, params, batch, metric_batch)
     if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
             "the reference is computed in float64: "
@@ -127,6 +130,25 @@ def dense_parts(
         _block_diagonal(np.asarray(blocks)),
         unravel,
     )
+
+
+def _dense_terms(problem: Terms, params: Params, batch: Any, metric_batch: Any) -> tuple[Any, ...]:
+    """The same of several terms: losses add, Jacobians stack, metrics are diagonal blocks."""
+    keys = range(problem.form.count) if problem.form.names is None else problem.form.names
+    value, g, rows, blocks, unravel = 0.0, 0.0, [], [], None
+    for key, term in zip(keys, problem.terms, strict=True):
+        weight = float(problem.weights[key])
+        other = None if metric_batch is None else metric_batch[key]
+        own, slope, jacobian, metric, unravel = dense_parts(term, params, batch[key], other)
+        value, g = value + weight * own, g + weight * slope
+        rows.append(jacobian)
+        blocks.append(weight * metric)
+    whole = np.zeros((sum(map(len, blocks)),) * 2)
+    start = 0
+    for block in blocks:
+        whole[start : start + len(block), start : start + len(block)] = block
+        start += len(block)
+    return value, g, np.concatenate(rows), whole, unravel
 
 
 def _double(tree: Any) -> Any:

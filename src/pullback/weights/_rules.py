@@ -5,8 +5,8 @@ With \(s_k\) the size of term k, by its gradient, \(\|J_k^\top c_k\|\), or by it
 
 \[ \omega_k \leftarrow \beta\,\omega_k + (1 - \beta)\, \frac{\sum_j s_j}{s_k} , \]
 
-so that all \(\omega_k s_k\) become alike. A term of weight zero is absent and stays so; a term whose
-size is zero, or not finite, keeps its weight. Within a step the weights are constants.
+so that all \(\omega_k s_k\) become alike. A term of weight zero is absent and stays so; a term
+whose size is zero, or not finite, keeps its weight. Within a step the weights are constants.
 """
 
 import abc
