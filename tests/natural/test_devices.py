@@ -65,3 +65,50 @@ def test_the_answer_of_one_device(case, found):
     # Every device has the same bits, and the pushforward lies where the samples are.
     assert line["equal"]
     assert line["split"] == (line["spread"] > 1) == (not case.endswith("-1"))
+
+
+EXACT = ("joint_loss", "terms", "coupled", "derivative", "own_map")
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_other_problems(case, found):
+    line = found[case]
+    assert "error" not in line, line["error"]
+    assert line["gap"] < 1e-11
+    assert len(set(line.get("results", ("successful",)))) == 1
+    assert line.get("undeclared", "coupled_samples").startswith("coupled_samples")
+    if case == "own_map":
+        unnamed, marks, no_mesh, no_axis = line["words"]
+        assert 'Composite(..., over="data")' in unnamed
+        assert "check_vma=False" in marks
+        assert "there is no mesh" in no_mesh and "jax.set_mesh" in no_mesh
+        assert "Composite(over=('dat',)): the mesh has ('data',)" in no_axis
+
+
+@pytest.mark.parametrize("case", ["bad_input"])
+def test_bad_input_is_named(case, found):
+    nan, params = found[case]["words"]
+    assert "batch.inputs (first at index (5, 1))" in nan
+    assert "params['v'] is sharded over the mesh axis 'data'" in params
+    assert "jax.device_put(params" in params
+
+
+RULES = ("LineSearch", "LevenbergMarquardt", "TrustRegion", "Geodesic", "Spring")
+
+
+@pytest.mark.parametrize("case", [f"rule-{r}-{k}" for r in RULES for k in ("Auto", "Explicit")])
+def test_steps_are_those_of_one_device(case, found):
+    line = found[case]
+    assert "error" not in line, line["error"]
+    assert line["gap"] < 1e-10
+    assert line["results"][0] == line["results"][1]
+
+
+@pytest.mark.parametrize("case", ["training-Auto", "training-Explicit"])
+def test_training_is_sharded_in_and_out_and_resumes(case, found):
+    line = found[case]
+    assert "error" not in line, line["error"]
+    assert line["gap"] < 1e-11
+    assert line["resumed"]
+    assert line["devices"] == 4
+    assert line["kind"] == case.split("-")[1]

@@ -81,12 +81,15 @@ def test_no_parameters_at_all_are_refused():
         pb.natural_gradient(problem, {"a": jnp.zeros((0, 3))}, (jnp.asarray(X), jnp.zeros(5)))
 
 
-def test_an_explicit_mesh_is_refused_with_the_cure():
+def test_an_explicit_mesh_gives_the_answer_of_no_mesh():
     explicit = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     sharding = jax.sharding.NamedSharding(explicit, jax.sharding.PartitionSpec("data"))
-    batch = (jax.device_put(jnp.asarray(X), sharding), jnp.zeros(5))
-    with pytest.raises(ValueError, match=r"Explicit mesh.*axis_types=.*Auto"):
-        pb.natural_gradient(SQUARES, jnp.ones(3), batch)
+    batch = (jnp.asarray(X), jnp.zeros(5))
+    expected = pb.natural_gradient(SQUARES, jnp.ones(3), batch)
+    found = pb.natural_gradient(
+        SQUARES, jnp.ones(3), (jax.device_put(batch[0], sharding), batch[1])
+    )
+    assert jnp.allclose(found.vector, expected.vector, rtol=1e-13)
 
 
 def test_constants_in_half_precision_under_strict_promotion_are_explained():

@@ -7,6 +7,7 @@ for each: how far what was computed on several devices is from what was computed
 import functools
 import json
 import sys
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -162,10 +163,178 @@ def run(case):
     }
 
 
+def put(tree, kind="Explicit", devices=4, spec="data"):
+    return jax.device_put(tree, NamedSharding(mesh_of(kind, devices), PartitionSpec(spec)))
+
+
+def compared(problem, params, batch, spread=None, **options):
+    """The distance of the answer of many devices from that of one, and the two results."""
+    one = pb.natural_gradient(problem, params, batch, throw=False, **options)
+    many = pb.natural_gradient(
+        problem, params, put(batch) if spread is None else spread, throw=False, **options
+    )
+    results = [str(many.result), str(one.result)]
+    return {"gap": gap((many.vector, many.pushforward), (one.vector, one.pushforward)),
+            "results": results}  # fmt: skip
+
+
+def regression():
+    function, _, _, params, batch = dense()
+    return function, params, (batch[0], normal(N, 3, seed=5))
+
+
+def refused(function):
+    try:
+        function()
+    except (ValueError, RuntimeError) as error:
+        return {"message": str(error)}
+    return {"message": ""}
+
+
+def joint_loss():
+    function, params, batch = regression()
+    loss = lambda z, y: jnp.max(z) + jnp.mean((z - y) ** 2)
+    return compared(pb.Composite(function, loss), params, batch)
+
+
+def terms():
+    function, params, batch = regression()
+    first = pb.Composite(function, square)
+    second = pb.Composite(lambda p, x: function(p, x)[:, :1], lambda z: z[:, 0] ** 2)
+    problem = pb.Terms(a=first, b=second, weights={"a": 1.0, "b": 0.3})
+    batches = {"a": batch, "b": (batch[0][:4],)}
+    found = [
+        compared(problem, params, batches, inverse=pb.Tikhonov(1e-3), solver=solver)
+        for solver in (pb.solver.Dual(), pb.solver.Primal())
+    ]
+    # A term whose samples do not divide: every device does all of them.
+    few = {"a": batch, "b": (batch[0][:3],)}
+    found.append(compared(problem, params, few, {"a": put(few["a"]), "b": few["b"]}))
+    return {"gap": max(x["gap"] for x in found), "results": found[-1]["results"]}
+
+
+def coupled():
+    function, params, batch = regression()
+    centred = lambda p, x: function(p, x - jnp.mean(x, axis=0, keepdims=True))
+    found = compared(pb.Composite(centred, square, coupled=True), params, batch)
+    # Not declared, it is found out, also if it shows on some devices only.
+    result = pb.natural_gradient(pb.Composite(centred, square), params, put(batch), throw=False)
+    return found | {"undeclared": str(result.result)}
+
+
+def derivative():
+    function, params, batch = regression()
+    problem = pb.Composite(function, square)
+
+    def value(x, y):
+        ng = pb.natural_gradient(problem, params, (x, y), inverse=pb.Tikhonov(1e-2), throw=False)
+        return sum(jnp.sum(v**2) for v in jax.tree.leaves(ng.vector)) + ng.value
+
+    slope = jax.grad(value)
+    with jax.set_mesh(mesh_of("Explicit", 4)):
+        many = slope(*put(batch))
+    return {"gap": gap(many, slope(*batch))}
+
+
+def own_map():
+    function, params, batch = regression()
+    mesh = mesh_of("Auto", 4)
+    specs = {"in_specs": (PartitionSpec(), PartitionSpec("data")), "out_specs": PartitionSpec()}
+    problem = pb.Composite(function, square, over="data")
+    options = {"inverse": pb.Tikhonov(1e-2), "throw": False}
+    one = pb.natural_gradient(pb.Composite(function, square), params, batch, **options)
+
+    def mapped(problem, check_vma=False):
+        inner = lambda p, b: pb.natural_gradient(problem, p, b, **options).vector
+        return jax.jit(jax.shard_map(inner, mesh=mesh, check_vma=check_vma, **specs))(params, batch)
+
+    found = [mapped(problem)]
+    for kind in TYPES:
+        with jax.set_mesh(mesh_of(kind, 4)):
+            solve = jax.jit(lambda p, b: pb.natural_gradient(problem, p, b, **options).vector)
+            found.append(solve(params, batch))
+    words = [
+        refused(lambda: mapped(pb.Composite(function, square))),
+        refused(lambda: mapped(problem, check_vma=True)),
+        refused(lambda: pb.natural_gradient(problem, params, batch)),
+        refused(lambda: pb.natural_gradient(
+            pb.Composite(function, square, over="dat"), params, put(batch))),
+    ]  # fmt: skip
+    return {"gap": max(gap(x, one.vector) for x in found), "words": [x["message"] for x in words]}
+
+
+def bad_input():
+    function, params, batch = regression()
+    problem = pb.Composite(function, square)
+    spoilt = batch[0].at[5, 1].set(jnp.nan)
+    sharded = params | {"v": put(params["v"])}
+    solve = pb.natural_gradient
+    words = [
+        refused(lambda: solve(problem, params, put((spoilt, batch[1])))),
+        refused(lambda: solve(problem, sharded, put(batch))),
+    ]
+    return {"words": [x["message"] for x in words]}
+
+
+RULES = {
+    "LineSearch": {},
+    "LevenbergMarquardt": {"step": pb.step.LevenbergMarquardt()},
+    "TrustRegion": {"step": pb.step.TrustRegion()},
+    "Geodesic": {"step": pb.step.Geodesic(pb.step.LevenbergMarquardt())},
+    "Spring": {"inverse": pb.Tikhonov(1e-2), "momentum": pb.momentum.Spring(0.9), "step": 0.5},
+}
+
+
+def rule(name, kind):
+    function, params, batch = regression()
+    opt = pb.NaturalGradientDescent(pb.Composite(function, square), **RULES[name])
+
+    def made(batch):
+        point, state = params, opt.init(params)
+        for _ in range(2):
+            point, state, record = opt.step(point, state, batch)
+        return point, record
+
+    (one, first), (many, second) = made(batch), made(put(batch, kind))
+    return {"gap": gap(many, one), "results": [str(second.result), str(first.result)]}
+
+
+def training(kind):
+    function, params, batch = regression()
+    problem = pb.Composite(function, square)
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
+    spread, there = put(batch, kind), put(params, kind, spec=None)
+    run = lambda p, b, steps, **options: pb.fit(
+        opt, p, pb.minibatches(b, 4), steps, progress=False, **options
+    )
+    one, many = run(params, batch, 4), run(there, spread, 4)
+    with tempfile.TemporaryDirectory() as folder:
+        run(there, spread, 2, checkpoint=folder)
+        resumed = run(there, spread, 4, checkpoint=folder)
+    leaf = resumed.params["w"]
+    return {
+        "gap": gap(many.params, one.params),
+        "resumed": bool(np.array_equal(flat(resumed.params), flat(many.params))),
+        "devices": len(leaf.sharding.device_set),
+        "kind": str(leaf.sharding.mesh.axis_types[0]),
+    }
+
+
+CHECKS = {f.__name__: f for f in (joint_loss, terms, coupled, derivative, own_map, bad_input)}
+
+
+def checked(name):
+    name, *more = name.split("-")
+    if name in CHECKS:
+        return CHECKS[name]()
+    return {"rule": rule, "training": training}[name](*more)
+
+
 if __name__ == "__main__":
     assert jax.device_count() == 8
     for name in sys.argv[1:]:
         try:
-            print(json.dumps({"case": name} | run(name)), flush=True)
+            found = run(name) if name.count("-") == 5 else checked(name)
+            print(json.dumps({"case": name} | found), flush=True)
         except Exception as error:
             print(json.dumps({"case": name, "error": repr(error)[:2000]}), flush=True)

@@ -57,6 +57,13 @@ def manual_axes() -> tuple[str, ...]:
     return () if found.empty else tuple(found.manual_axes)
 
 
+def is_marked(x: Any) -> bool:
+    """Return whether an array inside of a `jax.shard_map` is marked as another on each device."""
+    kind = jax.typeof(x)
+    marks = getattr(kind, "manual_axis_type", None)
+    return bool(getattr(kind, "vma", ()) if marks is None else marks.varying)
+
+
 def sharding_of(x: Any) -> NamedSharding | None:
     """Return how an array lies on a mesh of several devices; `None` if it does not, or is hidden.
 
@@ -90,6 +97,26 @@ def _names(spec: tuple[Any, ...]) -> Iterator[str]:
             yield entry
         elif isinstance(entry, tuple):
             yield from entry
+
+
+def automatic(mesh: Mesh) -> Mesh:
+    """Return the mesh of the same devices with `Auto` axes."""
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+
+
+def copied(tree: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Return a tree whose arrays are on every device of a mesh as a whole."""
+
+    def copy(x):
+        if not eqx.is_array(x):
+            return x
+        if isinstance(x, jax.core.Tracer) or isinstance(mesh, AbstractMesh):
+            whole = NamedSharding(mesh, PartitionSpec())
+            return jax.sharding.reshard(x, whole) if axes_of(x) else x
+        return jax.device_put(x, NamedSharding(automatic(mesh), PartitionSpec()))
+
+    return jax.tree.map(copy, tree)
 
 
 def put(tree: PyTree, layout: Layout, spec: PartitionSpec) -> PyTree:

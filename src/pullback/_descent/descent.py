@@ -242,7 +242,7 @@ class NaturalGradientDescent(HasLoss):
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
         """Return the arguments of `_step`, checked."""
         short = params if has_half(params) else None
-        params, data = validate(self.problem, params, batch)
+        params, data = validate(self.problem, params, batch, spread=True)
         gradient = covector_at(params, gradient)
         other = self.metric_batch if metric_batch is None else metric_batch
         other = validate_metric_batch(self.problem, other, data)

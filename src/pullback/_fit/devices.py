@@ -6,16 +6,19 @@ none of them). So the loop runs on the same devices under `Auto` axes, and is to
 """
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._compat.devices import Layout, sharding_of
+from .._compat.devices import Layout, automatic, sharding_of
 from .._problem.layout import layout_of
 from .._problem.problem import AbstractProblem
 from .._problem.spread import declare
+from .checkpoint import Snapshot
+from .processes import Processes
 
 
 class Devices:
@@ -24,6 +27,7 @@ class Devices:
     def __init__(self, opt: Any, batches: Any):
         """Look at the arrays of the batches."""
         found = layout_of(batches)
+        self.processes = Processes(found)
         self.layout: Layout | None = None
         self.given: Mesh | None = None
         problem = getattr(opt, "problem", None)
@@ -33,9 +37,7 @@ class Devices:
         self.layout = found
         if AxisType.Explicit in found.mesh.axis_types:
             self.given = found.mesh
-            automatic = (AxisType.Auto,) * len(found.mesh.axis_names)
-            mesh = Mesh(found.mesh.devices, found.mesh.axis_names, axis_types=automatic)
-            self.layout = found._replace(mesh=mesh)
+            self.layout = found._replace(mesh=automatic(found.mesh))
 
     def informed(self, opt: Any) -> Any:
         """Return the optimiser, whose problem knows where the samples are."""
@@ -73,11 +75,13 @@ def _moved(tree: Any, mesh: Any) -> Any:
     return jax.tree.map(move, tree)
 
 
-def alike(tree: Any, like: Any) -> Any:
-    """Return a tree with its arrays where those of another one are, if that is a mesh."""
+def placed(saved: Snapshot, fresh: Snapshot) -> Snapshot:
+    """Return a snapshot with its arrays where those of another one are, if that is a mesh."""
 
     def move(x, y):
         found = sharding_of(y)
         return x if found is None or not eqx.is_array(x) else jax.device_put(x, found)
 
-    return jax.tree.map(move, tree, like)
+    names = ("params", "state", "sampler")
+    moved = {name: jax.tree.map(move, getattr(saved, name), getattr(fresh, name)) for name in names}
+    return replace(saved, **moved)

@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +26,7 @@ from ..until import AbstractEvent
 from .batches import AbstractSource, as_source, first_state
 from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
-from .devices import Devices, alike
+from .devices import Devices, placed
 from .ending import Ending
 from .epochs import Epochs
 from .failure import reason
@@ -37,6 +36,7 @@ from .identity import identity
 from .looks import Looks
 from .optimiser import Optimiser, attempt_of, check_optimiser, check_state
 from .outcome import Fit, FitError, Report
+from .processes import digest
 from .progress import Progress
 from .telemetry import Telemetry
 from .terms import read_by
@@ -133,8 +133,14 @@ def fit(
     saving = checkpoint
     if saving is not None and not isinstance(saving, Checkpoints):
         saving = Checkpoints(saving)
-    with contextlib.nullcontext() if saving is None else Store(saving) as store:
-        begin = _start(opt, params, batches, key, state, store, resume)
+    devices = Devices(opt, batches)
+    processes = devices.processes
+    with contextlib.ExitStack() as stack:
+        enter = lambda: None if saving is None else stack.enter_context(processes.store(saving))
+        store = processes.together(enter)
+        start = lambda: _start(opt, params, batches, key, state, store, resume)
+        begin = processes.together(start)
+        processes.check(steps=steps, key=digest(key), checkpoint=begin.step)
         if begin.step > steps:
             raise ValueError(
                 f"fit(steps={steps}): the checkpoint in {saving and saving.folder} has "
@@ -148,10 +154,12 @@ def fit(
             steps,
             store=store,
             callback=callback,
-            telemetry=None if telemetry is None else Telemetry(Path(telemetry)),
+            telemetry=Telemetry(Path(telemetry))
+            if telemetry is not None and processes.first
+            else None,
             throw=throw,
             looks=looks,
-            devices=Devices(opt, batches),
+            devices=devices,
             ending=Ending(until, source.same, begin.history),
             watch=Watch(source.same, begin.history),
             continued=state is not None,
@@ -185,12 +193,7 @@ def _start(
     if store is None:
         return fresh
     saved = store.load(fresh, identity(opt, batches, key, params, state))
-    if saved is None:
-        return fresh
-    places = ("params", "state", "sampler")
-    return replace(
-        saved, **{name: alike(getattr(saved, name), getattr(fresh, name)) for name in places}
-    )
+    return fresh if saved is None else placed(saved, fresh)
 
 
 class _Run:
@@ -237,7 +240,8 @@ class _Run:
         if self.telemetry is not None:
             self.telemetry.prepare(self.now.history, self.now.step)
         try:
-            with Progress(progress, self.steps, self.now.step) as bar:
+            shown = progress and self.devices.processes.first
+            with Progress(shown, self.steps, self.now.step) as bar:
                 ended = self.loop(source, bar)
         except KeyboardInterrupt:
             ended = "interrupted"
@@ -251,11 +255,12 @@ class _Run:
 
     def loop(self, source: AbstractSource, bar: Progress) -> str:
         """Make steps until something ends the run; return what it was."""
-        pace = 1
+        pace, agreed = 1, self.devices.processes.agreed
         if self.now.step < self.steps and self.ending.now is None:
             self.looks.prepare(self.now.params)
         while self.now.step < self.steps and self.ending.now is None:
-            data, count = source.take(min(pace, self.until_pause(), self.steps - self.now.step))
+            limit = min(agreed(pace), self.until_pause(), self.steps - self.now.step)
+            data, count = source.take(limit)
             if count == 0:
                 ended = f"the batches ended after {self.now.step}"
                 self.watch.once("ended", f"{ended} of {self.steps} steps.")
@@ -275,7 +280,7 @@ class _Run:
                 self.save()
             if failed and self.throw:
                 self.fail(rows, source)
-            if self.callback is not None and self.callback(self.report(rows)):
+            if self.callback is not None and agreed(bool(self.callback(self.report(rows)))):
                 return f"the callback ended it after {self.now.step} steps"
         if self.now.step < self.steps:
             return f"{self.ending.now}, after {self.now.step} steps"

@@ -161,7 +161,7 @@ def natural_gradient(
         through a host callback: pass `False` there if the arrays are sharded over devices.
     """
     given = params
-    params, data = validate(problem, params, batch)
+    params, data = validate(problem, params, batch, spread=True)
     other = validate_metric_batch(problem, metric_batch, data)
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))

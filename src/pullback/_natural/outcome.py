@@ -310,6 +310,8 @@ def _place(
         return _bad_leaves(batch, "batch") or _bad_leaves(metric_batch, "metric_batch")
     if bool(result == RESULTS.nonfinite_outputs):
         return _bad_leaves(problem.outputs(params, batch.inputs), "outputs")
+    if any(not x.is_fully_addressable for x in jax.tree.leaves(batch) if isinstance(x, jax.Array)):
+        return ""  # no process sees all samples
     if bool(result == RESULTS.bad_targets):
         return _inadmissible(problem, params, batch)
     if bool(result == RESULTS.bad_metric):
@@ -321,9 +323,27 @@ def _bad_leaves(tree, name: str) -> str:
     places = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if eqx.is_inexact_array(leaf) and not bool(jnp.all(jnp.isfinite(leaf))):
-            first = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(leaf)))[0])
-            places.append(f"{name}{jax.tree_util.keystr(path)} (first at index {first})")
+            places.append(f"{name}{jax.tree_util.keystr(path)} ({_first(leaf)})")
     return f" Found in {', '.join(places)}." if places else ""
+
+
+def _first(leaf: Array) -> str:
+    """Return in words where the first entry is that is not finite."""
+    if leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return f"first at index {_index(np.asarray(leaf))}"
+    mine = jax.process_index()
+    for shard in leaf.addressable_shards:
+        data = np.asarray(shard.data)
+        if not np.all(np.isfinite(data)):
+            starts = [cut.start or 0 for cut in shard.index]
+            place = tuple(a + b for a, b in zip(starts, _index(data), strict=True))
+            return f"at index {place}, process {mine}"
+    return f"on another process than {mine}"
+
+
+def _index(x: np.ndarray) -> tuple[int, ...]:
+    """Return the index of the first entry that is not finite."""
+    return tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
 
 
 def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:

@@ -23,7 +23,7 @@ from ..metric._euclidean import Euclidean
 from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
-from .problem import AbstractObjective, AbstractProblem
+from .problem import AbstractObjective, AbstractProblem, check_stateful
 from .spread import everywhere, is_joint, present, without_axis
 
 DECLARED = ("coupled", "stateful", "holomorphic")

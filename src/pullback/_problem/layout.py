@@ -7,7 +7,16 @@ import jax
 from jax.sharding import PartitionSpec
 
 from .._base.types import Params
-from .._compat.devices import Layout, axes_of, context, manual_axes, put, sharding_of
+from .._compat.devices import (
+    Layout,
+    axes_of,
+    context,
+    copied,
+    is_marked,
+    manual_axes,
+    put,
+    sharding_of,
+)
 from .batch import AnyBatch
 from .problem import AbstractProblem
 
@@ -86,7 +95,7 @@ def _inside(problem: AbstractProblem, leaves: list[Any], separable: bool) -> Lay
         )
     if not names:
         return None
-    if any(jax.typeof(x).vma for x in leaves):
+    if any(is_marked(x) for x in leaves):
         raise ValueError(
             f"Composite(over={names}): pass check_vma=False to the jax.shard_map around: loops and "
             "LAPACK calls do not carry the marks that it would check."
@@ -100,6 +109,19 @@ def _inside(problem: AbstractProblem, leaves: list[Any], separable: bool) -> Lay
     mesh = context()
     assert mesh is not None
     return Layout(mesh, tuple(names), inside=True)
+
+
+def here(problem: AbstractProblem, point: Any) -> Any:
+    """Return parameters and batch with all samples on each device, for what does not share them."""
+    if manual_axes() and problem.declared != ():
+        raise ValueError(
+            f"this is called inside of a jax.shard_map over {manual_axes()}, where a batch is the "
+            "share of one device. natural_gradient and NaturalGradientDescent.step work there with "
+            "Composite(..., over=...); call everything else outside, or declare that every device "
+            "has a problem of its own: Composite(..., over=())."
+        )
+    layout = layout_of(point)
+    return point if layout is None else copied(point, layout.mesh)
 
 
 def is_separable(problem: AbstractProblem, batches: tuple[AnyBatch | None, ...]) -> bool:

@@ -16,6 +16,7 @@ from .._base.tree import has_half, is_half, split, structure
 from .._base.types import Outputs, Params
 from .batch import AnyBatch, Batches, sample_count
 from .form import about
+from .layout import here
 from .problem import AbstractObjective, AbstractProblem, check_stateful
 
 
@@ -24,10 +25,16 @@ def is_traced(tree: Any) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
 
 
-def validate(problem: AbstractProblem, params: Params, batch: Any = None) -> tuple[Params, Any]:
-    """Return parameters and batch as arrays; raise if one of the three cannot be used."""
+def validate(
+    problem: AbstractProblem, params: Params, batch: Any = None, spread: bool = False
+) -> tuple[Params, Any]:
+    """Return parameters and batch as arrays; raise if one of the three cannot be used.
+
+    Unless samples may be `spread` over devices, each device is given all of them.
+    """
     check_problem(problem)
-    return check_point(problem, params), _arrays(problem.as_batch(batch))
+    point = check_point(problem, params), _arrays(problem.as_batch(batch))
+    return point if spread else here(problem, point)
 
 
 def validate_metric_batch(problem: AbstractProblem, metric_batch: Any, batch: AnyBatch) -> Any:
