@@ -175,6 +175,7 @@ BUILT = [
     pb.metric.GaussianMeanScale(),
     pb.metric.Likelihood(identity, jnp.arange(6.0)),
     pb.metric.LossHessian(identity),
+    pb.metric.FubiniStudy(),
     pb.metric.Masked(MEAN, jnp.ones(30, bool)),
     pb.metric.Product((MEAN, MEAN)),
     pb.metric.Riemannian(identity),
