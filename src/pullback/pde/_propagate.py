@@ -16,9 +16,8 @@ of entries its own two derivatives. Any other equation goes through two forward 
 each direction, so that nothing that JAX differentiates is left out.
 
 Second derivatives one direction at a time (nested `jax.jvp`) carry k further rows instead of one.
-`jax.experimental.jet` has rules for fewer equations and no sum; `folx` inlines neither loops nor
-derivative rules of a user's own, and stacks the rows so that those of several calls are never the
-same: hence the rules below.
+By hand: `jax.experimental.jet` goes along one direction at a time and has no rules for loops and
+branches, and `folx` would be a second place that depends on the internals of JAX.
 """
 
 from collections.abc import Callable, Sequence
@@ -112,9 +111,8 @@ def _values(args: Sequence[Any]) -> list[Any]:
     return [a.value if isinstance(a, Series) else a for a in args]
 
 
-def _linear(run: Callable, args: list[Any], moving: list[int], additive: bool) -> list[Any]:
-    """A linear equation, applied to all derivatives."""
-    values = _values(args)
+def _of_moving(run: Callable, values: list[Any], moving: list[int]) -> Callable:
+    """An equation as a function of the arguments that move."""
 
     def function(given):
         every = list(values)
@@ -122,6 +120,13 @@ def _linear(run: Callable, args: list[Any], moving: list[int], additive: bool) -
             every[k] = value
         return run(every)
 
+    return function
+
+
+def _linear(run: Callable, args: list[Any], moving: list[int], additive: bool) -> list[Any]:
+    """A linear equation, applied to all derivatives."""
+    values = _values(args)
+    function = _of_moving(run, values, moving)
     # JAX's own rule leaves out what does not move and may be a literal of the equation.
     along = function
     if additive:
@@ -174,6 +179,8 @@ def _entrywise(eqn: JaxEquation, moving: list[int]) -> bool:
 
 def _all_entrywise(program: Program, shape: tuple[int, ...]) -> bool:
     """Whether a program is made of functions of entries only."""
+    if any(v.aval.shape not in ((), shape) for v in program.inputs):
+        return False
     for eqn in program.jaxpr.eqns:
         inside = called(eqn) or with_own_derivative(eqn)
         if inside is not None:
@@ -190,13 +197,8 @@ def _all_entrywise(program: Program, shape: tuple[int, ...]) -> bool:
 def _of_entries(run: Callable, args: list[Any], moving: list[int], summed: int) -> Series:
     """A function of entries, by its own first and second derivatives."""
     values = _values(args)
-
-    def function(*given):
-        every = list(values)
-        for k, value in zip(moving, given, strict=True):
-            every[k] = value
-        return run(every)[0]
-
+    every = _of_moving(run, values, moving)
+    function = lambda *given: every(given)[0]
     points = [values[k] for k in moving]
     partials = [_partial(function, i) for i in range(len(moving))]
     slopes = [partial(*points) for partial in partials]
@@ -232,12 +234,10 @@ def _any(
     """Any equation, by two forward derivatives along each direction."""
     values = _values(args)
     points = [values[k] for k in moving]
+    every = _of_moving(run, values, moving)
 
     def function(points):
-        given = list(values)
-        for k, point in zip(moving, points, strict=True):
-            given[k] = point
-        return [out for out, inexact in zip(run(given), floating, strict=True) if inexact]
+        return [out for out, inexact in zip(every(points), floating, strict=True) if inexact]
 
     push = lambda points, tangents: jax.jvp(function, (points,), (tangents,))[1]
     directions = [args[k].first for k in moving]
