@@ -1,4 +1,4 @@
-"""An inverse problem: the unknown conductivity of a rod, from noisy measurements of its temperature.
+"""An inverse problem: the unknown conductivity of a rod, from noisy measurements of temperature.
 
 u_t = κ u_xx with κ unknown. The parameters are the network *and* log κ; the equation is one term,
 the measurements are another. `python examples/inverse_problem.py rod.png` draws; defaults to

@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from pullback import pde
 from pullback_lab import pde as lab
+from pullback_lab.cli import app
+from pullback_lab.pde import __main__ as command
 from pullback_lab.pde import cases, problems, references
 
 NU = problems.VISCOSITY
@@ -128,3 +131,25 @@ def test_the_coefficient_of_the_inverse_problem_enters_the_residual():
     assert abs(float(case.equation.residual(solution, x, {"log_kappa": jnp.zeros(())}))) > 0.1
     assert cases.shown({"log_kappa": np.log(0.25)}) == "κ = 0.250000"
     assert isinstance(case.equation.conditions[0], pde.Data)
+
+
+def test_equations_are_solved_by_the_command(monkeypatch, tmp_path):
+    asked = []
+
+    def one(name, seed, *words):
+        asked.append((name, seed, *words))
+        return [lab.Measured(s, 0.1 * s, 0.1 * s, 0.0, 0.1**s, 0.1**s) for s in (0, 3, 9)]
+
+    monkeypatch.setattr(command, "one", one)
+    out = tmp_path / "made"
+    words = ["pde", "A", "F'", "--seeds", "2", "--steps", "9", "--as-published", "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and "published points and initialisation" in done.output
+    assert {path.name for path in out.iterdir()} == {
+        "tables.md", "tables.json", "A.png", "F-prime.png",
+    }  # fmt: skip
+    assert [words[:2] for words in asked] == [("A", 0), ("A", 1), ("F'", 0), ("F'", 1)]
+    _, _, steps, seconds, momentum, progress, published, folder = asked[-1]
+    assert (steps, seconds, momentum, progress, published) == (9, 600.0, True, True, True)
+    assert folder == out / "runs" / "F-prime-published" / "seed-1"
+    assert CliRunner().invoke(app, ["pde", "Z"]).exit_code == 2

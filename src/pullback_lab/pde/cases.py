@@ -1,4 +1,4 @@
-"""The suite: each equation with its network, its start, and what its errors are measured against."""
+"""The suite: each equation with its network, its start, and what errors are measured against."""
 
 import itertools
 from collections.abc import Callable

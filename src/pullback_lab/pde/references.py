@@ -18,7 +18,7 @@ Allen-Cahn, \(u_t = 10^{-4}u_{xx} + 5(u - u^3)\) with \(u(0, x) = x^2\cos\pi x\)
 import numpy as np
 
 REACH, NODES, PIECE = 24.0, 2401, 500
-"""The interval of the trapezoidal rule, its number of nodes, and how many points are done at once."""
+"""The interval of the trapezoidal rule, its nodes, and how many points are done at once."""
 
 COARSE = 512
 """How many places of the grid in x are returned."""
