@@ -71,7 +71,7 @@ class Born(AbstractMetric):
         top = jnp.max(gap)
         grown = jnp.exp(gap - top)
         turn = jnp.asarray(z.sign * u.sign, gap.dtype) if isinstance(z, Signed) else 1.0
-        angle = jnp.zeros_like(gap) if phase is None else turned - phase
+        angle = jnp.zeros_like(gap) if phase is None or turned is None else turned - phase
         real = jnp.sum(p * grown * turn * jnp.cos(angle))
         imaginary = jnp.sum(p * grown * jnp.sin(angle))
         overlap = real * real + imaginary * imaginary

@@ -115,7 +115,7 @@ def from_netket(vstate: Any, hamiltonian: Any) -> FromNetKet:
     - `hamiltonian`: an operator of NetKet on the same Hilbert space.
     """
     netket = import_netket()
-    states = netket.vqs.MCState, netket.vqs.FullSumState
+    states: Any = (netket.vqs.MCState, netket.vqs.FullSumState)
     instance(
         "from_netket", "vstate", vstate, states, "an MCState or a FullSumState of NetKet",
         "from_netket(nk.vqs.MCState(sampler, model), H)",
@@ -206,7 +206,7 @@ def netket_preconditioner(
 def import_netket() -> Any:
     """Return the module `netket`; raise an `ImportError` if it is missing or too old."""
     try:
-        import netket
+        import netket  # pyright: ignore[reportMissingImports]
     except ImportError as missing:
         raise ImportError("This needs NetKet: pip install 'pullback[netket]'.") from missing
     check_version(netket.__version__)
