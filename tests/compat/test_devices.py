@@ -8,9 +8,10 @@ import textwrap
 FAULT = """
     import jax, jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
-    conv = lambda w, x: jnp.sum(jnp.sin(jax.lax.conv(x[None], w, (1, 1), "SAME")))
+    form = {"padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    conv = lambda w, x: jnp.sum(jax.lax.conv_general_dilated(x[None], w, (1, 1), **form) ** 2)
     slopes = jax.jit(jax.vmap(jax.grad(conv), (None, 0)))
-    w, x = jnp.ones((2, 1, 3, 3)), jnp.arange(128.0).reshape(8, 1, 4, 4)
+    w, x = jnp.ones((3, 3, 1, 2)), jnp.arange(128.0).reshape(8, 4, 4, 1)
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
     spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
     error = jnp.max(jnp.abs(slopes(w, spread) - slopes(w, x))) / jnp.max(jnp.abs(slopes(w, x)))

@@ -4,7 +4,7 @@ The measure knows the devices (`measure.Shared`), and the number of samples of a
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,9 +16,6 @@ from .._base.types import Outputs
 from .._compat.devices import Layout
 from .batch import Batch, replace_absent, sample_count
 from .measure import AbstractMeasure, Shared
-
-if TYPE_CHECKING:
-    from .composite import Composite
 
 
 def spread(problem: Any, layout: Layout) -> Any:
@@ -35,13 +32,13 @@ def declare(problem: Any, layout: Layout) -> Any:
     return problem.mapped(lambda term: replace(term, over=layout))
 
 
-def without_axis(problem: "Composite") -> "Composite":
+def without_axis(problem: Any) -> Any:
     """Return the problem for a batch that is whole again."""
     assert isinstance(problem.measure, Shared)
     return eqx.tree_at(lambda p: p.measure, problem, problem.measure.measure)
 
 
-def is_joint(problem: "Composite", outputs: Outputs, batch: Batch) -> bool:
+def is_joint(problem: Any, outputs: Outputs, batch: Batch) -> bool:
     """Return whether the loss is one number for samples that are spread over devices."""
     loss = problem.loss
     if problem.axis is None or loss is None:
@@ -52,7 +49,7 @@ def is_joint(problem: "Composite", outputs: Outputs, batch: Batch) -> bool:
     return eqx.filter_eval_shape(lambda *given: jnp.asarray(loss(*given)), *given).ndim == 0
 
 
-def everywhere(problem: "Composite", outputs: Outputs, batch: Batch) -> tuple[Outputs, Batch]:
+def everywhere(problem: Any, outputs: Outputs, batch: Batch) -> tuple[Outputs, Batch]:
     """Return the outputs and the targets of all devices, for a loss that is one number.
 
     Of the inputs only the number of samples is left.
