@@ -74,6 +74,7 @@ SAYS = {
         "terms and the stacked problem agree",
         "drawn in",
     ],
+    "devices.py": ["1 process(es)", "Primal", "Krylov", "Dual", "MB a device"],
     "constraints.py": ["moved back by", "clipped at zero it does not: as said"],
     "flows.py": ["depth 2, t = 1e+06", "t = 1e+100", "ran into a change of rank"],
     "kernels.py": ["M⁻¹ in every parametrisation", "does not see 120 of 121 output directions"],

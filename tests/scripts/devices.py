@@ -43,12 +43,12 @@ def dense():
 
 def conv():
     def model(p, x):
-        x = x[:, None]
-        h = jnp.tanh(jax.lax.conv_general_dilated(x, p[0], (1, 1), "SAME"))
-        h = jax.lax.conv_general_dilated(h, p[1], (2, 2), "VALID")
+        form = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        h = jnp.tanh(jax.lax.conv_general_dilated(x[..., None], p[0], (1, 1), "SAME", **form))
+        h = jax.lax.conv_general_dilated(h, p[1], (2, 2), "VALID", **form)
         return h.reshape(x.shape[0], -1)[:, :2]
 
-    params = [normal(2, 1, 3, 3), normal(2, 2, 2, 2, seed=1)]
+    params = [normal(3, 3, 1, 2), normal(2, 2, 2, 2, seed=1)]
     return model, square, pb.metric.Gaussian(), params, (normal(N, 4, 4), normal(N, 2, seed=2))
 
 

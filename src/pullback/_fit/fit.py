@@ -10,19 +10,16 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._base.checks import error, function, integer
 from .._base.types import Params
-from .._problem.validate import is_traced
 from ..until import AbstractEvent
+from .arguments import as_key, check_arguments
 from .batches import AbstractSource, as_source, first_state
 from .checkpoint import Checkpoints, Snapshot, Store
 from .chunk import CAPACITY, Task, as_arrays, run_chunk
@@ -116,17 +113,8 @@ def fit(
     A `Fit`: `params`, `state`, `sampler`, `history`, `steps`, `seconds`, `ended`, and `plot()`.
     """
     check_optimiser(opt)
-    integer("fit", "steps", steps, least=0)
-    if is_traced(params):
-        raise ValueError(
-            "fit is a loop on the host and cannot be called inside jit; scan over opt.step there."
-        )
-    if callback is not None:
-        function("fit", "callback", callback, "fit(callback=lambda report: report.step >= 10)")
-    if telemetry is not None and not isinstance(telemetry, str | os.PathLike):
-        raise error("fit", "telemetry", telemetry, "a path", 'fit(telemetry="run.jsonl")')
-    if not isinstance(key, jax.Array | np.ndarray):
-        key = jax.random.key(integer("fit", "key", key, example="fit(key=0)"))
+    check_arguments(params, steps, callback, telemetry)
+    key = as_key(key)
     batches = read_by(opt, batches)
     validate = None if validate is None else read_by(opt, validate)
     looks = Looks(opt, validate, evaluate, every, steps, key, batches)
@@ -154,9 +142,7 @@ def fit(
             steps,
             store=store,
             callback=callback,
-            telemetry=Telemetry(Path(telemetry))
-            if telemetry is not None and processes.first
-            else None,
+            telemetry=None if telemetry is None else processes.only_first(Telemetry, telemetry),
             throw=throw,
             looks=looks,
             devices=devices,

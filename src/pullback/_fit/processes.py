@@ -7,6 +7,7 @@ first step is raised on all of them, so that nobody waits for what does not come
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -49,6 +50,10 @@ class Processes:
         """Return the folder of the run."""
         return Store(checkpoints) if self.first else Reader(checkpoints)
 
+    def only_first(self, kind: Callable[[Path], T], path: Any) -> T | None:
+        """Return what writes to a file; `None` on the processes that do not write."""
+        return kind(Path(path)) if self.first else None
+
     def agreed(self, value: int) -> int:
         """Return the number that process 0 has."""
         if not self.several:
@@ -69,7 +74,7 @@ class Processes:
             raise failure
         if failed.any():
             raise ValueError(
-                f"fit: process {int(np.argmax(failed))} could not begin; its message has the reason."
+                f"fit: process {int(np.argmax(failed))} could not begin; see its message."
             )
         return made  # pyright: ignore[reportReturnType]
 

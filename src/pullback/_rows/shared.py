@@ -121,7 +121,7 @@ class SharedRows(Rows):
         return self.here.gauge
 
     @property
-    def dense(self) -> Float[Array, "k P"] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def dense(self) -> Array | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Ã of this device, if a solver has formed it."""
         return self.here.dense
 
@@ -221,8 +221,9 @@ class SharedRows(Rows):
         taken = m * size * jnp.dtype(self.dtype).itemsize
         if taken > GATHERED:
             raise ValueError(
-                f"A is {m} x {size}, {taken / 2**30:.3g} GiB, and this solver would copy it to each "
-                f"of {self.devices.size} devices, which is done up to {GATHERED / 2**30:.3g} GiB. "
+                f"A is {m} x {size}, {taken / 2**30:.3g} GiB, and this solver would copy it to "
+                f"each of {self.devices.size} devices, which is done up to "
+                f"{GATHERED / 2**30:.3g} GiB. "
                 "Use solver=pullback.solver.Primal() if the parameters are few, "
                 "pullback.solver.Dual() if the rows are, or pullback.solver.Krylov()."
             )

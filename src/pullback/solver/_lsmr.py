@@ -64,14 +64,7 @@ def lsmr(
         rate, back = _ratio(zeta, rho * rhobar), _ratio(theta_new, rho)
         x = jax.tree.map(lambda x, g: x + rate * g, s["x"], hbar)
         h = jax.tree.map(lambda v, h: v - back * h, v, s["h"])
-        # The norm of the residual, from the same rotations.
-        beta_hat, betadd = c * s["betadd"], -sine * s["betadd"]
-        ct, st, rho_tilde = _rotation(s["rhod"], theta_bar)
-        theta, rhod = st * rhobar, ct * rhobar
-        betad = -st * s["betad"] + ct * beta_hat
-        tau = _ratio(s["zeta"] - s["theta"] * s["tau"], rho_tilde)
-        last = _ratio(zeta - theta * tau, rhod)
-        rest = jnp.hypot(betad - last, betadd)
+        rest, estimate = _residual(s, c, sine, theta_bar, rhobar, zeta)
         square = s["square"] + beta**2
         largest = jnp.sqrt(square)
         steps = s["steps"] + 1
@@ -81,13 +74,25 @@ def lsmr(
         return {
             "x": x, "u": u, "v": v, "h": h, "hbar": hbar, "alpha": alpha, "zetabar": zetabar,
             "alphabar": alphabar, "rho": rho, "rhobar": rhobar, "cbar": cbar, "sbar": sbar,
-            "zeta": zeta, "betadd": betadd, "betad": betad, "rhod": rhod, "tau": tau,
-            "theta": theta, "square": square + alpha**2, "steps": steps,
+            "zeta": zeta, "square": square + alpha**2, "steps": steps,
             "going": ~ended & (steps < max_steps),
-        }  # fmt: skip
+        } | estimate  # fmt: skip
 
     found = jax.lax.while_loop(lambda s: s["going"], step, start)
     return jax.tree.map(lambda x: size * x, found["x"]), found["steps"]
+
+
+def _residual(
+    s: dict[str, Any], c: Scalar, sine: Scalar, theta_bar: Scalar, rhobar: Scalar, zeta: Scalar
+) -> tuple[Scalar, dict[str, Scalar]]:
+    """Return the norm of the residual, from the same rotations, and what it needs next time."""
+    beta_hat, betadd = c * s["betadd"], -sine * s["betadd"]
+    ct, st, rho_tilde = _rotation(s["rhod"], theta_bar)
+    theta, rhod = st * rhobar, ct * rhobar
+    betad = -st * s["betad"] + ct * beta_hat
+    tau = _ratio(s["zeta"] - s["theta"] * s["tau"], rho_tilde)
+    rest = jnp.hypot(betad - _ratio(zeta - theta * tau, rhod), betadd)
+    return rest, {"betadd": betadd, "betad": betad, "rhod": rhod, "tau": tau, "theta": theta}
 
 
 def _over(tree: PyTree, size: Scalar) -> PyTree:
