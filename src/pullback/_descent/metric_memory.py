@@ -35,7 +35,7 @@ from .._problem.composite import Composite
 from .._problem.form import Form
 from .._problem.problem import AbstractProblem
 from .._problem.terms import Terms
-from .._rows.base import Rows
+from .._rows.base import AbstractRows
 from ..metric import Euclidean
 
 LARGEST = 4096
@@ -176,7 +176,7 @@ class MetricMemory(eqx.Module):
         where = lambda r: (r.losses, r.weights)
         return eqx.tree_at(where, record, (losses, weights), is_leaf=lambda x: x is None)
 
-    def update(self, rows: Rows, memory: Remembered) -> Remembered:
+    def update(self, rows: AbstractRows, memory: Remembered) -> Remembered:
         """Return the memory with the metric of this step in it.
 
         **Arguments:**
@@ -230,7 +230,7 @@ def check_memory(
         )
 
 
-def updated(memory: MetricMemory | None, rows: Rows, old: Any, failed: Array) -> Any:
+def updated(memory: MetricMemory | None, rows: AbstractRows, old: Any, failed: Array) -> Any:
     """Return the memory after a step; a failed step leaves it alone, a rejected one does not."""
     if memory is None:
         return old

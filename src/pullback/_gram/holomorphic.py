@@ -18,18 +18,18 @@ from jaxtyping import Array, Float
 
 from .._base.pairs import turned
 from .._compat.lapack import cholesky
-from .._rows.rows import TermRows
+from .._rows.rows import Rows
 from .factors import Factors, Layout
 from .kernel import by_tiles
 from .structured import structured_factors
 
 
-def half_factors(rows: TermRows, plan: Layout) -> Factors:
+def half_factors(rows: Rows, plan: Layout) -> Factors:
     """Return every other row of Â, those of real parts, in factors."""
     return structured_factors(rows, plan, half=True)
 
 
-def half_rows(rows: TermRows) -> Factors:
+def half_rows(rows: Rows) -> Factors:
     """Return every other row of Â, dense, formed sample by sample."""
     log_scale = jnp.where(rows.active, 0.0, -jnp.inf).astype(rows.dtype)
     unit = eqx.tree_at(lambda r: r.log_scale, rows, log_scale)

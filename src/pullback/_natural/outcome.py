@@ -27,7 +27,7 @@ from .._problem.paired import paired
 from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import is_traced
 from .._rows.block_root import BlockRoot
-from .._rows.rows import Rows, TermRows, rows_at
+from .._rows.rows import AbstractRows, Rows, rows_at
 from ..inverse._base import respond
 from ..metric._base import AbstractLikelihood
 from .certificate import tolerance
@@ -105,7 +105,7 @@ def retried(result: RESULTS) -> bool:
     return is_traced(result) or bool(among(result, RETRIED))
 
 
-def _finite_data(evaluation: Evaluation, rows: Rows) -> tuple[Array, Array]:
+def _finite_data(evaluation: Evaluation, rows: AbstractRows) -> tuple[Array, Array]:
     """Return whether inputs and targets, and outputs, are finite, of the terms that are present."""
     mine, other = rows.objective, evaluation.objective
     batches = zip(mine.batch.parts, other.batch.parts, strict=True)
@@ -160,7 +160,7 @@ def _left_over(
     return zero & jnp.any(covector != 0)
 
 
-def is_metric(rows: Rows) -> Array:
+def is_metric(rows: AbstractRows) -> Array:
     """Return whether root and weights are finite; a logarithm of -inf is an absent row."""
 
     def fine(term):
@@ -212,13 +212,13 @@ def _mixes(objective: Objective, params: Params, outputs: Outputs) -> Array:
     return jnp.any(jnp.stack(jax.tree.leaves(compared))) & all_finite(whole)
 
 
-def not_holomorphic(rows: Rows) -> Array:
+def not_holomorphic(rows: AbstractRows) -> Array:
     """Return whether J(iδ) is not iJ(δ) in a term that is declared holomorphic."""
     declared = [term for term in rows.terms if term.objective.problem.holomorphic]
     return _any(map(_not_linear, declared)) if declared else jnp.asarray(False)
 
 
-def _not_linear(rows: TermRows) -> Array:
+def _not_linear(rows: Rows) -> Array:
     """Return whether J(iδ) is not iJ(δ) for a random direction δ."""
     linear = rows.linear
     v = probe(rows.shape[1], linear.params.dtype)
@@ -256,7 +256,7 @@ def _saturated(evaluation: Evaluation) -> Array:
     return found[-1] if len(found) < 3 else _any(found)
 
 
-def _dropped(rows: Rows, piece: Factorised) -> Array:
+def _dropped(rows: AbstractRows, piece: Factorised) -> Array:
     """Return whether the numerical zero of a solver hides rows of a saturated model."""
     spectrum = piece.spectrum
     if not (rows.graded and piece.inverse.cancels_weights):

@@ -12,7 +12,7 @@ from .._base.vector import norm
 from .._gram.centred import Gram
 from .._gram.joint import per_term
 from .._gram.structured import WORKSPACE, find, metric_gram
-from .._rows.rows import MEMORY, Rows, TermRows, scatter
+from .._rows.rows import MEMORY, AbstractRows, Rows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
 from ._redamped import without
@@ -31,7 +31,7 @@ from ._symmetric import (
 class PrimalFactors(AbstractSymmetricFactors):
     """G by eigenvectors, or G + λ by Cholesky."""
 
-    rows: Rows
+    rows: AbstractRows
     gram: Eigen | Damped
     damping: Float[Array, ""] | None
     order: np.ndarray | None
@@ -178,7 +178,7 @@ class Primal(AbstractSolver):
         workspace = WORKSPACE if self.structured else MEMORY
         return primal_cost(setting, inverse, self.structured, workspace)
 
-    def family(self, rows: Rows) -> Family:
+    def family(self, rows: AbstractRows) -> Family:
         """Return G, kept to be damped several times.
 
         **Arguments:**
@@ -195,7 +195,7 @@ class Primal(AbstractSolver):
         damping = jnp.asarray(inverse.damping, rows.dtype)
         return PrimalFactors(rows, damped(Matrix(gram), damping, self.careful), damping, order)
 
-    def _metric(self, rows: Rows) -> tuple[Gram, np.ndarray | None]:
+    def _metric(self, rows: AbstractRows) -> tuple[Gram, np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
         if not self.structured:
             return _plain(rows), None
@@ -208,17 +208,17 @@ class Primal(AbstractSolver):
         return rows.summed(metric_gram(term, found)), found.order
 
 
-def dense_metric(rows: Rows) -> Float[Array, "P P"]:
+def dense_metric(rows: AbstractRows) -> Float[Array, "P P"]:
     """Return G, from factors of the layers where the model is understood, in the flat order."""
     return dense_gram(rows).matrix
 
 
-def dense_gram(rows: Rows) -> Gram:
+def dense_gram(rows: AbstractRows) -> Gram:
     """Return the same, and what was taken off it."""
     return rows.summed(per_term(rows, _dense_gram))
 
 
-def _dense_gram(rows: TermRows) -> Gram:
+def _dense_gram(rows: Rows) -> Gram:
     """Return the part of G of one term."""
     found = find(rows, single=True)
     if found is None:
@@ -230,6 +230,6 @@ def _dense_gram(rows: TermRows) -> Gram:
     return Gram(matrix[place][:, place], gram.lost)
 
 
-def _plain(rows: Rows) -> Gram:
+def _plain(rows: AbstractRows) -> Gram:
     """Return G from the rows, of which everything was taken off before."""
     return Gram(rows.gram(), jnp.zeros((), rows.dtype))
