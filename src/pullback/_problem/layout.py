@@ -1,5 +1,6 @@
 """Finds out how the samples of a batch are spread over devices: the arrays tell, or the user."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -62,7 +63,9 @@ def _layout(
 
 def layout_of(tree: Any) -> Layout | None:
     """Return where samples are, from the first array that is spread; `None` if none is."""
-    found = next((x for x in jax.tree.leaves(tree) if axes_of(x)), None)
+    # What makes batches one by one has none of them yet.
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Iterator))
+    found = next((x for x in leaves if axes_of(x)), None)
     sharding = sharding_of(found)
     return None if sharding is None else Layout(sharding.mesh, axes_of(found, 0))
 

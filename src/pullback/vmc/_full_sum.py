@@ -17,8 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
-import scipy.sparse.linalg
+import scipy  # its parts load when they are used: by name they would change warning filters
 from jaxtyping import Float, Int
 
 from .._base.checks import error, instance

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
+import scipy  # its parts load when they are used: by name they would change warning filters
 from jaxtyping import PRNGKeyArray
 
 from .._base.checks import instance
