@@ -96,10 +96,10 @@ def test_many_tiles_are_one_matrix(monkeypatch):
 
 
 def test_the_rows_are_not_formed(monkeypatch):
-    from pullback._rows.rows import TermRows
+    from pullback._rows.rows import Rows
 
     problem = pb.Terms((pb.Composite(network, square), pb.Composite(twice, square)))
-    monkeypatch.setattr(TermRows, "unit_rows", None)
+    monkeypatch.setattr(Rows, "unit_rows", None)
     batch = ((X, normal(9, 3)), (X[2:7], normal(5, 1)))
     ng = pb.natural_gradient(
         problem, PARAMS, batch, inverse=pb.Tikhonov(0.1), solver=pb.solver.Dual()

@@ -10,7 +10,7 @@ from jax.extend.core import jaxprs_in_params
 
 import pullback as pb
 from pullback import testing
-from pullback._rows.rows import TermRows
+from pullback._rows.rows import Rows
 
 SHAPES = [(6, 10), (10, 6)]
 WAYS = [pb.solver.Dual(), pb.solver.Dual(structured=False)]
@@ -42,7 +42,7 @@ def test_the_kernel_from_factors_never_forms_A(monkeypatch):
         factors = pb.solver.Dual().factorise(metric.whitened, pb.MoorePenrose())
         return factors.solve_lifted(r), factors.solve_covector(g), factors.project(g)
 
-    monkeypatch.setattr(TermRows, "unit_rows", None)
+    monkeypatch.setattr(Rows, "unit_rows", None)
     with jax.disable_jit(False):
         program = jax.make_jaxpr(solve)(jnp.ones(m), jnp.ones(size))
     assert largest(program.jaxpr) < m * size

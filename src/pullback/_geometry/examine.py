@@ -38,7 +38,7 @@ from .._problem.composite import without_loss
 from .._problem.problem import AbstractProblem
 from .._problem.validate import check_point, validate
 from .._rows.block_root import BlockRoot
-from .._rows.rows import Rows, TermRows, rows_at
+from .._rows.rows import AbstractRows, Rows, rows_at
 from ..solver._svd import SVD
 from .noise import noise_of
 from .plain import plain_objective
@@ -315,13 +315,13 @@ def _matrices(
     return jax.lax.map(jacobian, points), unit, rows.scale[:, None] * unit, _metric_rank(rows)
 
 
-def _metric_rank(rows: Rows) -> Count:
+def _metric_rank(rows: AbstractRows) -> Count:
     """Return the rank of Ŝ on the rows that are present."""
     found = [_term_rank(term) for term in rows.terms]
     return found[0] if len(found) == 1 else jnp.sum(jnp.stack(found))
 
 
-def _term_rank(rows: TermRows) -> Count:
+def _term_rank(rows: Rows) -> Count:
     """Return the rank of Ŝ of one term, by sample where M is block diagonal."""
     like = rows.linear.like
     if isinstance(rows.root, BlockRoot):

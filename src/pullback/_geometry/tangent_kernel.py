@@ -33,7 +33,7 @@ from .._natural.subproblem import Subproblem
 from .._problem.composite import without_loss
 from .._problem.problem import AbstractProblem
 from .._problem.validate import validate
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
@@ -43,7 +43,7 @@ from .examine import examine
 class TangentKernel(eqx.Module):
     """A tangent kernel at a point. Made by `ntk` and `natural_ntk`."""
 
-    rows: Rows
+    rows: AbstractRows
     """A at the point, and with it the model's J."""
     subproblem: Subproblem | None
     """What solves G⁺Jᵀc; `None` for the Euclidean kernel."""

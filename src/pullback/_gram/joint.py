@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._rows.rows import Rows, TermRows
+from .._rows.rows import AbstractRows, Rows
 from .factors import Factors, Group, Layout
 from .structured import analyse as analyse_term
 from .structured import find as find_term
@@ -59,12 +59,12 @@ class JointFactors(eqx.Module):
         return found
 
 
-def analyse(rows: Rows) -> Rows:
+def analyse(rows: AbstractRows) -> AbstractRows:
     """Return the rows with an analysis of the program of each model, which runs once."""
     return rows.with_terms(tuple(analyse_term(term) for term in rows.terms))
 
 
-def find(rows: Rows, single: bool = False) -> Joint | None:
+def find(rows: AbstractRows, single: bool = False) -> Joint | None:
     """Return how the leaves are kept; `None` if none has factors or products that can be used.
 
     With `single` factors must have one position (for G).
@@ -121,7 +121,7 @@ def _loosened(walk: Walk, loose: set[int]) -> Walk:
     return Walk(walk.program, uses, free)
 
 
-def _common(terms: Sequence[TermRows], walks: Sequence[Walk], single: bool) -> tuple[Layout, ...]:
+def _common(terms: Sequence[Rows], walks: Sequence[Walk], single: bool) -> tuple[Layout, ...]:
     """Return layouts in which a leaf is kept as factors in all terms that use it, or in none."""
     kept: frozenset[int] = frozenset()
     while True:
@@ -159,7 +159,9 @@ def _places(layout: Layout, rest: np.ndarray) -> np.ndarray | None:
     return sorter[np.searchsorted(mine, rest, sorter=sorter)]
 
 
-def joint_factors(rows: Rows, plan: Joint, scale: Float[Array, " m"] | None = None) -> JointFactors:
+def joint_factors(
+    rows: AbstractRows, plan: Joint, scale: Float[Array, " m"] | None = None
+) -> JointFactors:
     """Return diag(scale) Â in factors; rows of absent samples are zero."""
     parts = [None] * len(rows.terms) if scale is None else rows.split(scale)
     found = []
@@ -172,13 +174,13 @@ def joint_factors(rows: Rows, plan: Joint, scale: Float[Array, " m"] | None = No
     return JointFactors(tuple(found), leaves)
 
 
-def joint_rows(rows: Rows, plan: Joint) -> Float[Array, "m P"]:
+def joint_rows(rows: AbstractRows, plan: Joint) -> Float[Array, "m P"]:
     """Return Â of a plan without factors, the parameters in the order of the plan."""
     parts = [part.rows for part in joint_factors(rows, plan).parts]
     return jnp.concatenate([part.reshape(-1, rows.shape[1]) for part in parts])
 
 
-def per_term(rows: Rows, function: Callable[[TermRows], Array]) -> Array:
+def per_term(rows: AbstractRows, function: Callable[[Rows], Array]) -> Array:
     """Return the sum over the terms that are present of a function of the rows of one."""
     total = None
     for term in rows.terms:

@@ -21,7 +21,7 @@ from .._rows.block_root import BlockRoot
 from .._rows.cut import Cut, Uncut
 from .._rows.gauge import EuclideanGauge
 from .._rows.linearise import sum_over_samples
-from .._rows.rows import TermRows
+from .._rows.rows import Rows
 from .factors import Factors, Layout, layout, sample_factors
 from .metric import assemble, blocks
 from .walk import Walk, walk
@@ -30,14 +30,14 @@ WORKSPACE = 2**25
 """Bytes for the blocks of G of one chunk of samples: about what stays in the cache."""
 
 
-def analyse(rows: TermRows) -> TermRows:
+def analyse(rows: Rows) -> Rows:
     """Return the rows with an analysis of the model's program, which runs once."""
     if rows.analysis is not None:
         return rows
     return rows.analysed(_walk(rows) if unusable(rows) is None else None)
 
 
-def find(rows: TermRows, single: bool = False) -> Layout | None:
+def find(rows: Rows, single: bool = False) -> Layout | None:
     """Return how the leaves are kept; `None` if none has factors or products that can be used.
 
     With `single` factors must have one position (for G).
@@ -47,9 +47,7 @@ def find(rows: TermRows, single: bool = False) -> Layout | None:
     return found if found and (found.factors or (found.products and not single)) else None
 
 
-def layout_of(
-    rows: TermRows, walked: Walk, single: bool, kept: frozenset[int] = frozenset()
-) -> Layout:
+def layout_of(rows: Rows, walked: Walk, single: bool, kept: frozenset[int] = frozenset()) -> Layout:
     """Return how the leaves are kept; those in `kept` as rows."""
     q, shapes = _rows_per_sample(rows), rows.structure.shapes
     if not isinstance(rows.cut, Cut):
@@ -59,13 +57,13 @@ def layout_of(
     return found._replace(influencing=influencing)
 
 
-def walk_of(rows: TermRows) -> Walk | None:
+def walk_of(rows: Rows) -> Walk | None:
     """Return the walk through the model's program; `None` if it cannot be used."""
     analysis = analyse(rows).analysis
     return None if analysis is None else analysis.found
 
 
-def unusable(rows: TermRows) -> str | None:
+def unusable(rows: Rows) -> str | None:
     """Return why the layers of the model cannot be used at all; `None` if they can.
 
     Each sample must have a program and a root of its own, in the Euclidean gauge.
@@ -81,7 +79,7 @@ def unusable(rows: TermRows) -> str | None:
     return None if rows.by_sample else "the model mixes samples"
 
 
-def _walk(rows: TermRows) -> Walk:
+def _walk(rows: Rows) -> Walk:
     """Return the walk through the program of one sample."""
     leaves = _shapes(rows.structure)
     inputs = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in _inputs(rows)]
@@ -93,7 +91,7 @@ def _walk(rows: TermRows) -> Walk:
     return walk(one, [*leaves, *_shapes(rows.cut.structure)], [*inputs, index])
 
 
-def program_of(rows: TermRows) -> Program:
+def program_of(rows: Rows) -> Program:
     """Return the program of the model on the batch."""
     moving, carried = split(rows.params)
     outputs = lambda p: split(rows.objective.outputs(eqx.combine(p, carried)))[0]
@@ -101,13 +99,13 @@ def program_of(rows: TermRows) -> Program:
 
 
 def structured_factors(
-    rows: TermRows, plan: Layout, scale: Float[Array, " m"] | None = None
+    rows: Rows, plan: Layout, scale: Float[Array, " m"] | None = None
 ) -> Factors:
     """Return diag(scale) Â in factors; rows of absent samples are zero."""
     return _factors(rows, plan, _samples(rows, 1.0 if scale is None else scale))
 
 
-def _samples(rows: TermRows, scale: Array | float) -> PyTree:
+def _samples(rows: Rows, scale: Array | float) -> PyTree:
     """Return inputs, roots and scales of the rows of each sample."""
     assert isinstance(rows.root, BlockRoot)
     scale = jnp.where(rows.active, scale, 0.0).astype(rows.dtype)
@@ -117,7 +115,7 @@ def _samples(rows: TermRows, scale: Array | float) -> PyTree:
     return inputs, rows.root.roots, scale.reshape(rows.count, -1)
 
 
-def _factors(rows: TermRows, plan: Layout, samples: PyTree) -> Factors:
+def _factors(rows: Rows, plan: Layout, samples: PyTree) -> Factors:
     """Return the factors of some samples."""
     leaves = _leaves(rows)
     q = _rows_per_sample(rows)
@@ -139,7 +137,7 @@ def _factors(rows: TermRows, plan: Layout, samples: PyTree) -> Factors:
     return eqx.tree_at(lambda f: f.rows, found, own + shared @ influence)
 
 
-def _influence(rows: TermRows) -> Float[Array, "S P"]:
+def _influence(rows: Rows) -> Float[Array, "S P"]:
     """Return B = ds/dθ, the leaves in products by their factors in the whole batch."""
     assert isinstance(rows.cut, Cut)
     cut, leaves, inputs = rows.cut, _leaves(rows), _inputs(rows)
@@ -157,12 +155,12 @@ def _influence(rows: TermRows) -> Float[Array, "S P"]:
     return jnp.concatenate(blocks)
 
 
-def structured_rows(rows: TermRows, plan: Layout) -> Float[Array, "m P"]:
+def structured_rows(rows: Rows, plan: Layout) -> Float[Array, "m P"]:
     """Return Â of a plan without factors, the parameters in the order of the plan."""
     return structured_factors(rows, plan).rows.reshape(rows.shape[0], -1)
 
 
-def structured_metric(rows: TermRows, plan: Layout) -> Float[Array, "P P"]:
+def structured_metric(rows: Rows, plan: Layout) -> Float[Array, "P P"]:
     """Return the lower triangle of G, the parameters in the order of the plan."""
     sizes = [group.order.shape for group in plan.factors]
     sizes += [(1, plan.row_size)] if plan.row_size else []
@@ -175,12 +173,12 @@ def structured_metric(rows: TermRows, plan: Layout) -> Float[Array, "P P"]:
     return assemble(summed, sizes)
 
 
-def _rows_per_sample(rows: TermRows) -> int:
+def _rows_per_sample(rows: Rows) -> int:
     """Return q."""
     return rows.shape[0] // rows.count
 
 
-def _leaves(rows: TermRows) -> list[Array]:
+def _leaves(rows: Rows) -> list[Array]:
     """Return the parameter leaves."""
     return jax.tree.leaves(split(rows.params)[0])
 
@@ -193,12 +191,12 @@ def _shapes(like: Structure) -> list[jax.ShapeDtypeStruct]:
     ]
 
 
-def _inputs(rows: TermRows) -> list[Array]:
+def _inputs(rows: Rows) -> list[Array]:
     """Return the arrays among the inputs."""
     return jax.tree.leaves(eqx.filter(rows.objective.batch.inputs, eqx.is_array))
 
 
-def _one(rows: TermRows) -> Callable[[list[Array], list[Array]], list[Array]]:
+def _one(rows: Rows) -> Callable[[list[Array], list[Array]], list[Array]]:
     """Return the outputs of one sample as a function of parameter leaves and input leaves."""
     treedef = rows.structure.treedef
     carried = split(rows.params)[1]
@@ -213,7 +211,7 @@ def _one(rows: TermRows) -> Callable[[list[Array], list[Array]], list[Array]]:
     return one
 
 
-def _separated(rows: TermRows, fixed: list[Array]) -> Callable:
+def _separated(rows: Rows, fixed: list[Array]) -> Callable:
     """Return the outputs of one sample as a function of leaves and statistics, inputs, number."""
     assert isinstance(rows.cut, Cut)
     cut, count = rows.cut, len(rows.structure.shapes)

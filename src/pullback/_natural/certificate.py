@@ -38,7 +38,7 @@ from jaxtyping import Array, Float
 
 from .._base.types import Flat, Scalar
 from .._base.vector import norm, norms, probe
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse, respond
 from ..solver._base import AbstractDecomposition, AbstractFactors
 from ..solver._redamped import inverse_damping
@@ -53,7 +53,7 @@ def tolerance(dtype: Any) -> float:
 class Solution(eqx.Module):
     """A vector η that is to solve ρ = 0, in orthonormal coordinates of the gauge."""
 
-    rows: Rows
+    rows: AbstractRows
     inverse: AbstractInverse
     factors: AbstractFactors
     undamped: AbstractFactors
@@ -100,7 +100,7 @@ class Solution(eqx.Module):
 
 
 def certify(
-    rows: Rows,
+    rows: AbstractRows,
     inverse: AbstractInverse,
     factors: AbstractFactors,
     damping: Scalar | None,
@@ -109,7 +109,7 @@ def certify(
     g: Flat | None,
     *,
     undamped: AbstractFactors,
-    given: Rows,
+    given: AbstractRows,
 ) -> Scalar:
     """Return the certificate of a solution for r (with its grading) and g.
 
@@ -180,7 +180,7 @@ def _drops_nothing(inverse: AbstractInverse) -> bool:
 
 
 def _pull(
-    rows: Rows, residual: Array, doubtful: Callable[[Flat], tuple[Array, Scalar]]
+    rows: AbstractRows, residual: Array, doubtful: Callable[[Flat], tuple[Array, Scalar]]
 ) -> tuple[Flat, Scalar, Scalar]:
     """Return Aᵀ(r - Aη), ‖A‖ where that is doubtful, 0 otherwise, and what `doubtful` measured.
 

@@ -26,11 +26,11 @@ from jaxtyping import Array, Bool, Float
 from .._base.tree import Structure, split, structure
 from .._base.types import Params, Scalar
 from .._base.vector import finite_or_nan
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 
 
 def function_at(
-    rows: Rows, of: Callable[[Params], Any] | None
+    rows: AbstractRows, of: Callable[[Params], Any] | None
 ) -> tuple[Structure, Float[Array, "k P"]]:
     """Return how the values of a function of the parameters lie, and its Jacobian H there."""
     like, (moving, carried) = rows.structure, split(rows.params)
@@ -47,7 +47,7 @@ def function_at(
     return shape, jax.jacobian(lambda x: shape.ravel(values(x)))(flat)
 
 
-def observations_per_weight(rows: Rows, observations: float | Scalar | None) -> Scalar:
+def observations_per_weight(rows: AbstractRows, observations: float | Scalar | None) -> Scalar:
     """Return n/W, how many observations a weight of one stands for."""
     one = jnp.ones((), rows.dtype)
     if rows.objective.labels:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.types import Flat
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors
 
@@ -31,7 +31,7 @@ def stop(tree):
 @eqx.filter_custom_jvp
 def with_derivative(
     eta: Flat,
-    rows: Rows,
+    rows: AbstractRows,
     inverse: AbstractInverse,
     r: Float[Array, " m"],
     g: Flat,

@@ -20,7 +20,7 @@ from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import check_inputs, check_state
 from .._rows.linearise import Linearisation
-from .._rows.rows import Rows, TermRows, linearise_at, rows_at
+from .._rows.rows import AbstractRows, Rows, linearise_at, rows_at
 from .._rows.shared import SharedLinearisation
 from .._rows.stacked import StackedLinearisation
 from ..inverse._base import AbstractInverse
@@ -51,7 +51,7 @@ class Evaluation(eqx.Module):
 
     objective: AbstractObjective
     """The problem on the batch of the loss."""
-    rows: Rows
+    rows: AbstractRows
     """A, on the batch of the metric; Euclidean gauge."""
     linear: Linearisation | StackedLinearisation | SharedLinearisation
     """The model on the batch of the loss."""
@@ -135,7 +135,7 @@ def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
 
 
 def lift(
-    rows: Rows,
+    rows: AbstractRows,
     c: OutputCovector,
     inverse: AbstractInverse,
     own: bool = False,
@@ -159,7 +159,9 @@ def lift(
     return Lifted(rows.gathered(lifted.r), lifted.outside, lifted.share, steep)
 
 
-def _stacked(rows: Rows, parts: Sequence[OutputCovector], found: Sequence[Lifted]) -> Lifted:
+def _stacked(
+    rows: AbstractRows, parts: Sequence[OutputCovector], found: Sequence[Lifted]
+) -> Lifted:
     """Return the lifted covectors of several terms as one."""
     outside = None
     if any(lifted.outside is not None for lifted in found):
@@ -183,7 +185,7 @@ def _stacked(rows: Rows, parts: Sequence[OutputCovector], found: Sequence[Lifted
 
 
 def _lift(
-    rows: TermRows, c: OutputCovector, inverse: AbstractInverse, own: bool, careful: bool
+    rows: Rows, c: OutputCovector, inverse: AbstractInverse, own: bool, careful: bool
 ) -> Lifted:
     """Return the lifted covector of one term, `own` if the metric lifts it in closed form."""
     objective, problem, dtype = rows.objective, rows.objective.problem, rows.dtype
@@ -260,7 +262,7 @@ def _unweighted(c: OutputCovector, weights: Array | None) -> OutputCovector:
     return jax.tree.map(divide, c)
 
 
-def _steep(rows: TermRows, r: Array, c: OutputCovector, cancels: bool) -> Array:
+def _steep(rows: Rows, r: Array, c: OutputCovector, cancels: bool) -> Array:
     """Return the samples whose r is so large that it is not lifted; c is not weighted.
 
     A misclassified sample of a saturated model has r = c/√p, up to infinity, on a row √p Â that
@@ -297,7 +299,7 @@ def _steep(rows: TermRows, r: Array, c: OutputCovector, cancels: bool) -> Array:
     return steep | (some & (factor * size > CANCELS))
 
 
-def pull_outside(rows: Rows, outside: OutputCovector | None) -> Flat | None:
+def pull_outside(rows: AbstractRows, outside: OutputCovector | None) -> Flat | None:
     """Return Jᵀ of what is outside; the model is not passed where that is zero."""
     if outside is None:
         return None

@@ -17,7 +17,7 @@ from .._base.part import Part, join
 from .._base.show import facts, ratio
 from .._base.types import Count, Flat, Scalar
 from .._rows.part import columns
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors, Spectrum, skip_zero
 from ..solver._strategy import Strategy
@@ -28,13 +28,13 @@ from .derivative import stop, with_derivative
 class Factorised(eqx.Module):
     """A factorised whitened Jacobian. Vectors and covectors on the parameters are flat arrays."""
 
-    rows: Rows
+    rows: AbstractRows
     """e^-shift A, in the gauge of the inverse."""
     inverse: AbstractInverse
     factors: AbstractFactors
     undamped: AbstractFactors
     """What the solver returned; `factors`, before they were damped."""
-    given: Rows
+    given: AbstractRows
     """What the solver received, without what it formed; these rows are differentiated."""
     damping: Scalar | None
     """λ, of the inverse or of `damped`; `None` if the solution is undamped."""
@@ -227,7 +227,7 @@ class Factorised(eqx.Module):
         return eta
 
 
-def factorise(plain: Rows, strategy: Strategy, careful: bool = True) -> Factorised:
+def factorise(plain: AbstractRows, strategy: Strategy, careful: bool = True) -> Factorised:
     """Plan and factorise the rows of a point, given in the Euclidean gauge.
 
     Without `careful`, by a solver that may return NaN (`AbstractSolver.quick`).

@@ -24,7 +24,7 @@ from .._problem.composite import Composite, Objective
 from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import is_traced
 from .._rows.block_root import BlockRoot
-from .._rows.rows import Rows, rows_at
+from .._rows.rows import AbstractRows, rows_at
 from ..inverse._base import respond
 from ..metric._base import AbstractLikelihood
 from .certificate import tolerance
@@ -101,7 +101,7 @@ def retried(result: RESULTS) -> bool:
     return is_traced(result) or bool(among(result, RETRIED))
 
 
-def _finite_data(evaluation: Evaluation, rows: Rows) -> tuple[Array, Array]:
+def _finite_data(evaluation: Evaluation, rows: AbstractRows) -> tuple[Array, Array]:
     """Return whether inputs and targets, and outputs, are finite, of the terms that are present."""
     mine, other = rows.objective, evaluation.objective
     batches = zip(mine.batch.parts, other.batch.parts, strict=True)
@@ -156,7 +156,7 @@ def _left_over(
     return zero & jnp.any(covector != 0)
 
 
-def is_metric(rows: Rows) -> Array:
+def is_metric(rows: AbstractRows) -> Array:
     """Return whether root and weights are finite; a logarithm of -inf is an absent row."""
 
     def fine(term):
@@ -233,7 +233,7 @@ def _saturated(evaluation: Evaluation) -> Array:
     return found[-1] if len(found) < 3 else _any(found)
 
 
-def _dropped(rows: Rows, piece: Factorised) -> Array:
+def _dropped(rows: AbstractRows, piece: Factorised) -> Array:
     """Return whether the numerical zero of a solver hides rows of a saturated model."""
     spectrum = piece.spectrum
     if not (rows.graded and piece.inverse.cancels_weights):

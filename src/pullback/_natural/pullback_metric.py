@@ -36,7 +36,7 @@ from .._compat.xla import jit
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from .._problem.validate import check_inputs, is_traced, validate
-from .._rows.rows import MEMORY, Rows, rows_at
+from .._rows.rows import MEMORY, AbstractRows, rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
@@ -49,7 +49,7 @@ from .outcome import is_metric, mixes_samples, raise_failure
 class PullbackMetric(eqx.Module):
     """The metric G = JᵀMJ of a problem at a point. Made by `pullback.pullback`."""
 
-    whitened: Rows
+    whitened: AbstractRows
     """A, the whitened Jacobian, as an operator on flat vectors; for solvers and preconditioners."""
     strategy: Strategy
     """The default inverse and solver of `sharp`, `project`, `rank` and `factorise`."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .._base.types import Scalar
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 
 
 class Noise(NamedTuple):
@@ -28,7 +28,7 @@ class Noise(NamedTuple):
 
 
 def noise_of(
-    rows: Rows,
+    rows: AbstractRows,
     largest: Scalar,
     eta: Scalar,
     residual: Scalar,
@@ -46,12 +46,12 @@ def noise_of(
     )
 
 
-def precision(rows: Rows) -> float:
+def precision(rows: AbstractRows) -> float:
     """Return the relative error of a sum over rows or parameters."""
     return 2 * math.sqrt(max(rows.shape)) * float(jnp.finfo(rows.dtype).eps)
 
 
-def half_of_the_digits(rows: Rows, largest: Scalar) -> Scalar:
+def half_of_the_digits(rows: AbstractRows, largest: Scalar) -> Scalar:
     """Return √(max(m, P) eps) · s_max, what a solver that squares A resolves.
 
     `largest` is an estimate, and may be smaller than s_max: a factor makes up for it.

@@ -22,7 +22,7 @@ from .._problem.problem import AbstractObjective
 from .gauge import AbstractGauge, EuclideanGauge
 
 
-class Rows(eqx.Module):
+class AbstractRows(eqx.Module):
     """Ã = A R⁻¹, the whitened Jacobian in orthonormal coordinates of the gauge."""
 
     objective: eqx.AbstractVar[AbstractObjective]
@@ -36,7 +36,7 @@ class Rows(eqx.Module):
     order: eqx.AbstractVar[Int[np.ndarray, " P"] | None]
     """The parameters in the order of the columns of `dense`, if that is not their own."""
     terms: eqx.AbstractVar[tuple[Any, ...]]
-    """The rows of each term, a `TermRows`."""
+    """The rows of each term, a `Rows`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._text()})"

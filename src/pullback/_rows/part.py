@@ -14,9 +14,9 @@ from .._base.part import Part
 from .._base.stateful import Stateful
 from .._base.tree import split
 from .._base.types import Outputs, Params
-from .base import Rows
+from .base import AbstractRows
 from .linearise import Linearisation
-from .rows import TermRows
+from .rows import Rows
 from .separated import separable
 
 
@@ -36,12 +36,12 @@ class PartialModel(eqx.Module):
         return self.model(eqx.combine(params, self.rest.params), state, *inputs[1:])
 
 
-def columns(rows: Rows, part: Part) -> Rows:
+def columns(rows: AbstractRows, part: Part) -> AbstractRows:
     """Return A_b, the rows of the problem in which only these leaves are parameters."""
     return rows.with_terms(tuple(_columns(term, part) for term in rows.terms)).resolved()
 
 
-def _columns(rows: TermRows, part: Part) -> TermRows:
+def _columns(rows: Rows, part: Part) -> Rows:
     """Return the columns of one term."""
     moving, carried = split(rows.params)
     rest = eqx.combine(part.others.select(moving), carried)
@@ -54,7 +54,7 @@ def _columns(rows: TermRows, part: Part) -> TermRows:
     )
     gauge = rows.gauge.part(part.take)
     cut = None if rows.cut is None else separable(objective, params)
-    return TermRows(
+    return Rows(
         objective, params, linear, rows.root, rows.log_scale, gauge, rows.memory, cut=cut,
         weight=rows.weight,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from .._problem.form import about
 from .._problem.problem import AbstractObjective
 from .._problem.validate import check_outputs
 from ..metric._base import AbstractRoot
-from .base import Rows
+from .base import AbstractRows as AbstractRows
 from .base import scatter as scatter
 from .block_root import BlockRoot, joint_root
 from .cut import Cut, Uncut
@@ -49,7 +49,7 @@ class Analysis:
         self.found = found
 
 
-class TermRows(Rows):
+class Rows(AbstractRows):
     """Ã = A R⁻¹ of one term."""
 
     objective: Objective
@@ -71,7 +71,7 @@ class TermRows(Rows):
     """ω, the weight among other terms; `None` for a problem of one term."""
 
     @property
-    def terms(self) -> "tuple[TermRows, ...]":
+    def terms(self) -> "tuple[Rows, ...]":
         return (self,)
 
     # ---- sizes ----------------------------------------------------------------------------------
@@ -115,34 +115,34 @@ class TermRows(Rows):
 
     # ---- other rows of the same problem ---------------------------------------------------------
 
-    def divided_by(self, log_factor: Scalar) -> "TermRows":
+    def divided_by(self, log_factor: Scalar) -> "Rows":
         return eqx.tree_at(lambda rows: rows.log_scale, self, self.log_scale - log_factor)
 
-    def resolved(self) -> "TermRows":
+    def resolved(self) -> "Rows":
         if not self.centred:
             return self
         size = jnp.linalg.norm(self.rmv(probe(self.shape[0], self.dtype)))
         log_scale = jnp.where(size > self.noise, self.log_scale, -jnp.inf)
         return eqx.tree_at(lambda rows: rows.log_scale, self, log_scale)
 
-    def in_gauge(self, gauge: Any) -> "TermRows":
+    def in_gauge(self, gauge: Any) -> "Rows":
         gauge = as_gauge(gauge, self.structure, self.dtype)
         return replace(self, gauge=gauge, dense=None, order=None, analysis=None)
 
-    def analysed(self, found: Any) -> "TermRows":
+    def analysed(self, found: Any) -> "Rows":
         """Return the rows with the result of an analysis of the model."""
         return replace(self, dense=None, order=None, analysis=Analysis(found))
 
-    def formed(self, dense: Array, order: np.ndarray | None = None) -> "TermRows":
+    def formed(self, dense: Array, order: np.ndarray | None = None) -> "Rows":
         return replace(self, dense=dense, order=order)
 
-    def widened(self, dtype: Any) -> "TermRows":
+    def widened(self, dtype: Any) -> "Rows":
         cast = lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x
         wide = replace(self, log_scale=cast(self.log_scale), gauge=jax.tree.map(cast, self.gauge))
         # Factors of layers have the precision of the model.
         return wide.analysed(None)
 
-    def weighed(self, weight: Scalar | None, dtype: Any) -> "TermRows":
+    def weighed(self, weight: Scalar | None, dtype: Any) -> "Rows":
         """Return √ω A, with linear algebra in another dtype."""
         log_scale = self.log_scale.astype(dtype)
         if weight is not None:
@@ -151,7 +151,7 @@ class TermRows(Rows):
             log_scale = jnp.where(weight == 0, -jnp.inf, log_scale + half)
         return replace(self, log_scale=log_scale, weight=weight)
 
-    def with_terms(self, terms: "tuple[TermRows, ...]") -> "TermRows":
+    def with_terms(self, terms: "tuple[Rows, ...]") -> "Rows":
         (rows,) = terms
         return rows
 
@@ -275,7 +275,7 @@ class TermRows(Rows):
         return block(whole, moving, self.structure, push, pull, size)
 
 
-def term_rows(objective: Objective, params: Params, linear: Linearisation, memory: int) -> TermRows:
+def term_rows(objective: Objective, params: Params, linear: Linearisation, memory: int) -> Rows:
     """Take the root of the metric at a point where the model is linearised; Euclidean gauge."""
     problem, batch = objective.problem, objective.batch
     like = structure(params)
@@ -285,13 +285,13 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
     if not objective.has_data:
         root = objective.observed.root(linear.outputs)
         log_scale = root.log_scale.astype(dtype)
-        return TermRows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
+        return Rows(objective, params, linear, root, log_scale, EuclideanGauge(), memory)
     weights = problem.measure.weights(objective.count, like.dtype)
     separation = separable(objective, params) if problem.coupled else None
     if problem.metric.couples_samples:
         root = joint_root(problem.metric, weights, linear.outputs, objective.axis)
         log_scale = root.log_scale.astype(dtype)
-        return TermRows(
+        return Rows(
             objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
         )
     outputs, constants = eqx.partition(linear.outputs, eqx.is_array)
@@ -304,7 +304,7 @@ def term_rows(objective: Objective, params: Params, linear: Linearisation, memor
     root = BlockRoot(jax.vmap(one)(outputs, targets, objective.indices))
     half = jnp.log(weights).astype(dtype)[:, None] / 2
     log_scale = (root.log_scale.astype(dtype).reshape(objective.count, -1) + half).ravel()
-    return TermRows(
+    return Rows(
         objective, params, linear, root, log_scale, EuclideanGauge(), memory, cut=separation
     )
 
@@ -318,13 +318,13 @@ def linearise_at(
     return here if objective.axis is None else SharedLinearisation(here, objective.axis)
 
 
-def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) -> Rows:
+def rows_at(objective: AbstractObjective, params: Params, memory: int = MEMORY) -> AbstractRows:
     """Linearise a problem at a point and take the root of its metric there; Euclidean gauge."""
     here = _rows_here(objective, params, memory)
     return here if objective.axis is None else SharedRows.of(here)
 
 
-def _rows_here(objective: AbstractObjective, params: Params, memory: int) -> Rows:
+def _rows_here(objective: AbstractObjective, params: Params, memory: int) -> AbstractRows:
     """Return the rows of the samples of this device."""
     pairs = zip(objective.terms, _linearised(objective, params), strict=True)
     terms = tuple(term_rows(term, params, part, memory) for term, part in pairs)

@@ -24,7 +24,7 @@ from .._base.tree import Structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._base.vector import probe
 from .._problem.problem import AbstractObjective
-from .base import Rows
+from .base import AbstractRows
 from .gauge import AbstractGauge
 
 GATHERED = 2**31
@@ -71,17 +71,17 @@ class SharedLinearisation(eqx.Module):
         return total(self.here.pull(c), self.axis)
 
 
-class SharedRows(Rows):
+class SharedRows(AbstractRows):
     """Ã of samples that are spread over devices."""
 
-    here: Rows
+    here: AbstractRows
     """The rows of this device."""
     log_scale: Float[Array, " m"]
     """The grading of the rows of all devices."""
     devices: Axis = eqx.field(static=True)
 
     @staticmethod
-    def of(local: Rows) -> "SharedRows":
+    def of(local: AbstractRows) -> "SharedRows":
         """Return the rows of all devices."""
         axis = local.objective.axis
         assert axis is not None
@@ -92,7 +92,7 @@ class SharedRows(Rows):
         return self.devices
 
     @property
-    def local(self) -> Rows:
+    def local(self) -> AbstractRows:
         return self.here
 
     @property
@@ -159,7 +159,7 @@ class SharedRows(Rows):
 
     # ---- other rows of the same problem ---------------------------------------------------------
 
-    def _of(self, local: Rows) -> "SharedRows":
+    def _of(self, local: AbstractRows) -> "SharedRows":
         return replace(self, here=local)
 
     def divided_by(self, log_factor: Scalar) -> "SharedRows":

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._problem.problem import AbstractObjective
-from .base import Rows
+from .base import AbstractRows
 from .gauge import AbstractGauge, as_gauge
 from .linearise import Linearisation
 
@@ -67,7 +67,7 @@ class StackedLinearisation(eqx.Module):
         return reduce(jnp.add, pulled)
 
 
-class StackedRows(Rows):
+class StackedRows(AbstractRows):
     """Ã of several terms."""
 
     objective: AbstractObjective

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from .._base.part import Part
 from .._base.show import facts, ratio, settings, several
 from .._base.types import Count, Flat, Scalar
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ._cost import Cost, Setting
 
@@ -226,7 +226,7 @@ class AbstractFactors(eqx.Module):
         return None
 
     @property
-    def formed_rows(self) -> Rows | None:
+    def formed_rows(self) -> AbstractRows | None:
         """The rows with a dense Ã that the factorisation formed anyway; `None` if there is none.
 
         Products with them skip the model.
@@ -255,7 +255,7 @@ class AbstractSolver(eqx.Module):
         """
 
     @abc.abstractmethod
-    def factorise(self, rows: Rows, inverse: AbstractInverse) -> AbstractFactors:
+    def factorise(self, rows: AbstractRows, inverse: AbstractInverse) -> AbstractFactors:
         """Factorise Ã.
 
         **Arguments:**
@@ -264,7 +264,9 @@ class AbstractSolver(eqx.Module):
         - `inverse`: which inverse.
         """
 
-    def resolve(self, rows: Rows, inverse: AbstractInverse) -> "tuple[AbstractSolver, Rows]":
+    def resolve(
+        self, rows: AbstractRows, inverse: AbstractInverse
+    ) -> "tuple[AbstractSolver, AbstractRows]":
         """Return the concrete solver that will run, and the rows with what was found on the way.
 
         **Arguments:**

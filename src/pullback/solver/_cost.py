@@ -20,7 +20,7 @@ from .._gram.structured import find as find_term
 from .._gram.structured import program_of, unusable, walk_of
 from .._gram.walk import Walk
 from .._rows.cut import Cut
-from .._rows.rows import Rows, TermRows
+from .._rows.rows import AbstractRows, Rows
 from ..inverse._base import AbstractInverse
 
 CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
@@ -94,7 +94,7 @@ class Cost(NamedTuple):
     """How it is done, in a few words."""
 
 
-def setting_of(rows: Rows) -> tuple[Setting, Rows]:
+def setting_of(rows: AbstractRows) -> tuple[Setting, AbstractRows]:
     """Return the shapes that decide the cost, and the rows with the programs that were walked."""
     rows = analyse(rows)
     found = find(rows)
@@ -118,7 +118,7 @@ def setting_of(rows: Rows) -> tuple[Setting, Rows]:
     return setting, rows
 
 
-def _term(rows: TermRows, dual: Layout | None, shares: int) -> Setting:
+def _term(rows: Rows, dual: Layout | None, shares: int) -> Setting:
     """Return the shapes of one term, whose samples are spread over as many devices."""
     m, size = rows.shape
     m, count = m * shares, rows.count * shares

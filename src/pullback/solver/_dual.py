@@ -18,7 +18,7 @@ from .._base.vector import norm
 from .._gram.across import as_factors, joint_block, joint_kernel, joint_product
 from .._gram.joint import JointFactors, find, joint_factors, joint_rows
 from .._gram.kernel import kernel_of_rows
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
 from ._redamped import without
@@ -42,7 +42,7 @@ the second it is rounding; what may be either, and matters, is refused."""
 class ScaledRows(eqx.Module):
     """diag(scale) Â, in factors if the model's structure allows it, otherwise dense."""
 
-    rows: Rows
+    rows: AbstractRows
     factors: JointFactors | None
     scale: Float[Array, " m"]
 
@@ -270,7 +270,7 @@ class Dual(AbstractSolver):
     def cost(self, setting, inverse):
         return dual_cost(setting, inverse, self.structured)
 
-    def family(self, rows: Rows) -> Family:
+    def family(self, rows: AbstractRows) -> Family:
         """Return K, kept to be damped several times.
 
         **Arguments:**
@@ -302,7 +302,7 @@ class Dual(AbstractSolver):
         gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
         return DualFactors(scaled(jnp.where(full, 1.0, grading)), grading, gram, None, kernel)
 
-    def _scaled(self, rows: Rows):
+    def _scaled(self, rows: AbstractRows):
         """Return scale ↦ diag(scale) Â."""
         here, found = rows.local, find(rows) if self.structured else None
         if found is not None and found.groups:

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 from .._base.types import Flat
 from .._base.vector import norm
 from .._rows.gauge import EuclideanGauge
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ._base import AbstractFactors, AbstractSolver, Spectrum, refuse_filter
 from ._cost import krylov_cost
 from ._iterations import Operator, conjugate_gradients, ritz_values
@@ -38,7 +38,7 @@ from ._preconditioner import AbstractPreconditioner
 class KrylovFactors(AbstractFactors):
     """Nothing is factorised: the rows, the tolerances, and the action of a preconditioner."""
 
-    rows: Rows
+    rows: AbstractRows
     damping: Float[Array, ""] | None
     scaling: Callable[[Array], Array] | None
     """T, on parameters."""
@@ -301,7 +301,7 @@ class Krylov(AbstractSolver):
         return KrylovFactors(rows, damping, scaling, row_inverse, start, rtol, max_steps)
 
 
-def _check_action(kind: AbstractPreconditioner, action: Any, rows: Rows) -> None:
+def _check_action(kind: AbstractPreconditioner, action: Any, rows: AbstractRows) -> None:
     """Raise a `ValueError` if what a preconditioner built does not keep shape and dtype."""
     name = type(kind).__name__
     if not callable(action):

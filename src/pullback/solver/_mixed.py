@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ._auto import Auto
 from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 
@@ -131,7 +131,7 @@ class Mixed(AbstractSolver):
         return self.inner.name
 
 
-def _widened(rows: Rows) -> Rows:
+def _widened(rows: AbstractRows) -> AbstractRows:
     """Return the same rows with linear algebra in double precision."""
     if not jax.config.read("jax_enable_x64"):
         raise ValueError(

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ._base import AbstractFactors, AbstractSolver, Spectrum
 from ._cost import svd_cost
 from ._dual import Dual
@@ -132,7 +132,7 @@ class PerDamping(AbstractSolver):
         return PerDampingFactors(family, exact, enough)
 
 
-def _shared(rows: Rows, family: Family) -> Rows:
+def _shared(rows: AbstractRows, family: Family) -> AbstractRows:
     """Return the rows with a dense Ã in the order of the parameters, if that is at hand."""
     at_hand = family.rows.dense is not None and family.rows.order is None
     return family.rows if at_hand else rows

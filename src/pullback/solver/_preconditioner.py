@@ -35,7 +35,7 @@ from .._gram import joint
 from .._gram.joint import Joint, JointFactors, joint_factors, per_term
 from .._gram.kernel import diagonal_blocks
 from .._gram.structured import find, structured_factors
-from .._rows.rows import Rows, TermRows, scatter
+from .._rows.rows import AbstractRows, Rows, scatter
 
 
 class AbstractPreconditioner(eqx.Module):
@@ -48,7 +48,7 @@ class AbstractPreconditioner(eqx.Module):
         return settings(self)
 
     @abc.abstractmethod
-    def build(self, rows: Rows, damping: Scalar) -> Callable[[Array], Array]:
+    def build(self, rows: AbstractRows, damping: Scalar) -> Callable[[Array], Array]:
         """Return a symmetric positive definite action on flat parameters, or on rows.
 
         **Arguments:**
@@ -64,7 +64,7 @@ class Diagonal(AbstractPreconditioner):
     def build(self, rows, damping):
         return DiagonalScaling(rows.summed(per_term(rows, self._term)) + damping)
 
-    def _term(self, rows: TermRows) -> Flat:
+    def _term(self, rows: Rows) -> Flat:
         """Return the diagonal of the metric of one term."""
         plan = find(rows, single=True)
         if plan is None:
@@ -103,7 +103,7 @@ class SampleBlocks(AbstractPreconditioner):
         here = found[0] if len(found) == 1 else StackedInverse(found)
         return here if rows.axis is None else SharedInverse(here, rows.axis)
 
-    def _term(self, rows: TermRows, damping: Scalar) -> "BlockInverse":
+    def _term(self, rows: Rows, damping: Scalar) -> "BlockInverse":
         """Return the action on the rows of one term."""
         plan = find(rows)
         if plan is None:
@@ -245,7 +245,7 @@ class BlockInverse(eqx.Module):
 
 
 def _kronecker(
-    factors: JointFactors, rest: Array, plan: Joint, damping: Scalar, rows: Rows
+    factors: JointFactors, rest: Array, plan: Joint, damping: Scalar, rows: AbstractRows
 ) -> KroneckerScaling:
     left, right, scales = [], [], []
     for group in plan.groups:
@@ -264,7 +264,7 @@ def _kronecker(
     )
 
 
-def sketch(rows: Rows, kind: Nystrom) -> tuple[Float[Array, "m k"], Float[Array, " k"]]:
+def sketch(rows: AbstractRows, kind: Nystrom) -> tuple[Float[Array, "m k"], Float[Array, " k"]]:
     r"""Return U and Λ of the Nyström approximation \(K\Omega(\Omega^\top K\Omega)^+\Omega^\top K\).
 
     \(\Omega\) is orthonormal. A shift by rounding, taken off again at the end, keeps the Cholesky

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from .._base.vector import norm
 from .._gram.joint import per_term
 from .._gram.structured import WORKSPACE, find, structured_metric
-from .._rows.rows import MEMORY, Rows, TermRows, scatter
+from .._rows.rows import MEMORY, AbstractRows, Rows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
 from ._redamped import without
@@ -30,7 +30,7 @@ from ._symmetric import (
 class PrimalFactors(AbstractSymmetricFactors):
     """G by eigenvectors, or G + λ by Cholesky."""
 
-    rows: Rows
+    rows: AbstractRows
     gram: Eigen | Damped
     damping: Float[Array, ""] | None
     order: np.ndarray | None
@@ -177,7 +177,7 @@ class Primal(AbstractSolver):
         workspace = WORKSPACE if self.structured else MEMORY
         return primal_cost(setting, inverse, self.structured, workspace)
 
-    def family(self, rows: Rows) -> Family:
+    def family(self, rows: AbstractRows) -> Family:
         """Return G, kept to be damped several times.
 
         **Arguments:**
@@ -194,7 +194,7 @@ class Primal(AbstractSolver):
         damping = jnp.asarray(inverse.damping, rows.dtype)
         return PrimalFactors(rows, damped(Matrix(matrix), damping, self.careful), damping, order)
 
-    def _metric(self, rows: Rows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
+    def _metric(self, rows: AbstractRows) -> tuple[Float[Array, "P P"], np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""
         if not self.structured:
             return rows.gram(), None
@@ -207,12 +207,12 @@ class Primal(AbstractSolver):
         return rows.summed(structured_metric(first, found)), found.order
 
 
-def dense_metric(rows: Rows) -> Float[Array, "P P"]:
+def dense_metric(rows: AbstractRows) -> Float[Array, "P P"]:
     """Return G, from factors of the layers where the model is understood, in the flat order."""
     return rows.summed(per_term(rows, _dense_metric))
 
 
-def _dense_metric(rows: TermRows) -> Float[Array, "P P"]:
+def _dense_metric(rows: Rows) -> Float[Array, "P P"]:
     """Return the part of G of one term."""
     found = find(rows, single=True)
     if found is None:

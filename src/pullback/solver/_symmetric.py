@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from .._base.types import Scalar
 from .._compat.lapack import cholesky
-from .._rows.rows import Rows
+from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse, respond
 from ._base import AbstractDecomposition, AbstractFactors, Spectrum
 from ._redamped import Redamped, damped_filter, inverse_damping
@@ -143,7 +143,7 @@ class Family(eqx.Module):
     """Lower triangle."""
     build: Callable[..., "AbstractSymmetricFactors"]
     """Factors from `gram` and `damping`; a pytree."""
-    rows: Rows
+    rows: AbstractRows
     """What the matrix was made of, with a dense Ã if that was formed."""
 
     @property
@@ -163,7 +163,7 @@ def rounding(diagonal: Float[Array, " n"]) -> Scalar:
     return n * eps * jnp.max(diagonal, initial=0.0)
 
 
-def eigen(matrix: Float[Array, "n n"], rows: Rows, inverse: AbstractInverse) -> Eigen:
+def eigen(matrix: Float[Array, "n n"], rows: AbstractRows, inverse: AbstractInverse) -> Eigen:
     """Return the eigendecomposition of K or G, lower triangle."""
     shape = rows.shape
     # Factors are constants, also where the model closes over something that is differentiated; the
