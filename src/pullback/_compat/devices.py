@@ -69,7 +69,7 @@ def sharding_of(x: Any) -> NamedSharding | None:
 
     Inside of a `jit` the type of an array tells it, for meshes with `Explicit` axes only.
     """
-    if not eqx.is_array(x):
+    if not isinstance(x, jax.Array):
         return None
     if isinstance(x, jax.core.Tracer):
         found = jax.typeof(x).sharding
@@ -134,7 +134,8 @@ def put(tree: PyTree, layout: Layout, spec: PartitionSpec) -> PyTree:
         if isinstance(x, jax.core.Tracer) or isinstance(layout.mesh, AbstractMesh):
             return jax.sharding.reshard(x, target) if other else x
         found = sharding_of(x)
-        elsewhere = x.committed if found is None else found.mesh != layout.mesh
+        committed = isinstance(x, jax.Array) and x.committed
+        elsewhere = committed if found is None else found.mesh != layout.mesh
         return jax.device_put(x, target) if other or elsewhere else x
 
     return jax.tree.map(move, tree)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -38,8 +39,10 @@ class Processes:
 
     def __init__(self, layout: Layout | None):
         """Look whether the samples are on devices of several processes."""
-        places = () if layout is None else np.ravel(layout.mesh.devices)
-        self.several = any(device.process_index != jax.process_index() for device in places)
+        mine = jax.process_index()
+        self.several = layout is not None and any(
+            device.process_index != mine for device in np.ravel(np.asarray(layout.mesh.devices))
+        )
 
     @property
     def first(self) -> bool:
@@ -98,7 +101,6 @@ class Processes:
 
 def digest(key: Any) -> int:
     """Return a number that tells keys apart."""
-    data = np.asarray(
-        jax.random.key_data(key) if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    )
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    data = np.asarray(jax.random.key_data(key) if typed else key)
     return int(np.bitwise_xor.reduce(data.astype(np.uint32).ravel()) & np.uint32(2**31 - 1))
