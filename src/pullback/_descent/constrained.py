@@ -19,7 +19,8 @@ from .._base.tree import split, structure
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
 from .._natural.evaluate import fraction
-from .._natural.outcome import raise_failure, warn_of_precision
+from .._natural.failure import raise_failure
+from .._natural.outcome import warn_of_precision
 from .._natural.stats import Stats
 from .._natural.subproblem import subproblem
 from .._problem.batch import AnyBatch

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._base.results import RESULTS
-from .._natural.outcome import place_of
+from .._natural.failure import place_of
 from .._problem.problem import AbstractProblem
 from .batches import AbstractConstant, AbstractSource, Carried
 from .checkpoint import Snapshot

@@ -15,7 +15,7 @@ from .._base.results import RESULTS, among, failed
 from .._base.tree import as_data, structure
 from .._base.types import Count, Flat, Params, Scalar
 from .._compat.xla import jit
-from .._natural.outcome import raise_failure
+from .._natural.failure import raise_failure
 from .._problem.problem import AbstractProblem
 from .._problem.validate import check_batch, is_traced, validate
 from ..constraint import AbstractConstraint

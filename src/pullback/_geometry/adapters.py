@@ -20,8 +20,8 @@ from .._base.results import RESULTS
 from .._base.tree import split, structure
 from .._base.types import Flat, Params, Vector
 from .._compat.xla import jit
+from .._natural.failure import raise_failure
 from .._natural.natural_gradient import compute
-from .._natural.outcome import raise_failure
 from .._problem.batch import AnyBatch, Batches
 from .._problem.problem import AbstractProblem
 from ..inverse._base import AbstractInverse

@@ -31,8 +31,8 @@ from .._base.tree import split, structure
 from .._base.types import Count, Params
 from .._base.vector import finite_or_nan
 from .._compat.xla import jit
+from .._natural.failure import raise_failure
 from .._natural.natural_gradient import natural_gradient
-from .._natural.outcome import raise_failure
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem, without_loss
 from .._problem.validate import check_point, validate

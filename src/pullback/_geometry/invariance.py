@@ -34,7 +34,7 @@ from .._base.show import table
 from .._base.tree import all_finite, split, structure
 from .._base.types import Flat, Params
 from .._compat.xla import jit
-from .._natural.outcome import raise_failure
+from .._natural.failure import raise_failure
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from .._problem.validate import check_batch, validate

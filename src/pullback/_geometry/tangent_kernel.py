@@ -29,7 +29,7 @@ from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, S
 from .._compat.xla import jit
 from .._natural.evaluate import Evaluation, evaluate
 from .._natural.factorised import Factorised, factorise
-from .._natural.outcome import raise_failure
+from .._natural.failure import raise_failure
 from .._natural.subproblem import Subproblem
 from .._problem.problem import AbstractProblem, without_loss
 from .._problem.validate import validate

@@ -98,7 +98,7 @@ def products(factors: JointFactors, plan: Joint) -> Products | StackedProducts |
 
 
 def _cheap(factors: Factors, plan: Layout) -> bool:
-    """Whether products cost less than a pass: two matrix products per leaf, and no rows are read."""
+    """Whether products cost less than a pass, two matrix products per leaf that read no rows."""
     if any(factors.codes) or plan.statistics:
         return False
     cost = lambda group: group.positions * group.order.size

@@ -22,7 +22,8 @@ from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from .effort import EFFORTS, effort
-from .outcome import raise_failure, retried, warn_of_precision
+from .failure import raise_failure
+from .outcome import retried, warn_of_precision
 from .stats import Stats
 from .subproblem import subproblem
 

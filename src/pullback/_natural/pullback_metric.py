@@ -45,7 +45,8 @@ from ..solver._strategy import Strategy
 from .certificate import tolerance
 from .covariance import covariance_of, function_at, observations_per_weight, unidentifiable, warning
 from .factorised import Factorised, factorise
-from .outcome import is_metric, mixes_samples, not_holomorphic, raise_failure
+from .failure import raise_failure
+from .outcome import is_metric, mixes_samples, not_holomorphic
 
 
 class PullbackMetric(eqx.Module):

@@ -54,7 +54,8 @@ def spaces(
         if path.ndim != 2 or path.shape[1] != 2:
             wanted = f"an array of shape (n, 2), not {path.shape}"
             raise checks.error("spaces", f"paths[{name!r}]", path, wanted)
-    if getattr(problem, "loss", None) is None:
+    given = getattr(problem, "loss", None)
+    if given is None:
         wanted = "a problem whose loss is a function of the outputs"
         raise checks.error("spaces", "problem", problem, wanted, "Composite(model, loss)")
     if getattr(problem, "stateful", False):
@@ -64,7 +65,7 @@ def spaces(
     if any(image.shape[1:] != (2,) for image in images.values()):
         raise ValueError("spaces(problem=...): the model must have outputs of shape (2,).")
     figure, panels = open_figure(axes, columns=2)
-    loss = jax.jit(jax.vmap(problem.loss))
+    loss = jax.jit(jax.vmap(given))
     left = _window(np.concatenate(list(paths.values())))
     if window is not None:
         left = np.asarray(window, float)
