@@ -233,3 +233,19 @@ def test_a_wave_function_that_vanishes_is_a_failure_with_its_place():
         Exception, match=r"an infinity.*Found in outputs \(first at index \(31,\)\)"
     ):
         pb.natural_gradient(energy, PARAMS, vmc.full_sum(energy))
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_natural_gradient_of_a_complex_wave_function(drawn):
+    energy = vmc.problem(phased, H)
+    batch = sampled(energy, jnp.zeros(len(STATES))) if drawn else vmc.full_sum(energy)
+    value, gradient, s = reference(phased, PARAMS)
+    found = pb.natural_gradient(energy, PARAMS, batch, inverse=pb.Tikhonov(0.01))
+    np.testing.assert_allclose(found.value, value, rtol=1e-12)
+    expected = np.linalg.solve(s + 0.01 * np.eye(len(s)), gradient)
+    np.testing.assert_allclose(ravel_pytree(found.vector)[0], expected, rtol=1e-8)
+
+
+def test_the_metric_of_a_complex_wave_function_keeps_its_contract():
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
+    pb.testing.check_metric(vmc.Born(), z)
