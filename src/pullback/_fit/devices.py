@@ -6,6 +6,7 @@ none of them). So the loop runs on the same devices under `Auto` axes, and is to
 """
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,8 @@ class Devices:
 
     def __init__(self, opt: Any, batches: Any):
         """Look at the arrays of the batches."""
-        found = layout_of(batches)
+        # An iterator is not looked into: that would use it up.
+        found = None if isinstance(batches, Iterator) else layout_of(batches)
         self.processes = Processes(found)
         self.layout: Layout | None = None
         self.given: Mesh | None = None
