@@ -29,7 +29,7 @@ def twin(params: dict, rng: np.random.Generator) -> dict:
     order[cycle] = np.roll(cycle, 1)
     sign = jnp.asarray(rng.permutation(np.resize([1.0, -1.0], cycle.size)))
     return {
-        "w": params["w"][:, order] * sign,
+        "w": params["w"][:, order] * sign[None, :],
         "b": params["b"][order] * sign,
         "v": params["v"][order] * sign[:, None],
     }
