@@ -18,8 +18,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 jax.config.update("jax_enable_x64", True)
-pde = pb.pde
-VISCOSITY = 0.05
+pde, VISCOSITY = pb.pde, 0.05
 
 
 # 1. The equation: a residual that is zero at the solution. x is one point, (time, space).
@@ -33,10 +32,7 @@ equation = pde.Equation(
     domain=pde.Box([0.0, -1.0], [1.0, 1.0]),
     evolution=True,
     inside=400,  # points, new ones in every step
-    conditions=[
-        pde.Initial(lambda x: -jnp.sin(jnp.pi * x[1]), 60),
-        pde.Dirichlet(0.0, 60),
-    ],
+    conditions=[pde.Initial(lambda x: -jnp.sin(jnp.pi * x[1]), 60), pde.Dirichlet(0.0, 60)],
     weights={"initial": 10.0},
 )
 
@@ -56,13 +52,11 @@ def main():
     params = pde.initialise(key, (2, 20, 20, 1), domain=equation.domain)
     rule = pb.step.Geodesic(pb.step.LevenbergMarquardt(minimum=1e-7))
     opt = pb.NaturalGradientDescent(equation.problem(), step=rule)
-
     # 4. Train.
     fit = pb.fit(opt, params, equation.batches(key), steps=150)
     print(equation)
     for name in equation.names:
         print(f"loss of {name!r}: {fit.history[f'losses.{name}'][-1]:.1e}")
-
     # 5. Solution and error on a grid.
     t, x = (np.linspace(a, b, 101) for a, b in ((0.0, 1.0), (-1.0, 1.0)))
     grid = np.stack(np.meshgrid(t, x, indexing="ij"), axis=-1).reshape(-1, 2)

@@ -34,6 +34,9 @@ BOX = pb.constraint.Clipping(-9.0, 9.0)
 FLOW = {"t1": 0.1, "ts": [0.1], "kind": pb.EuclideanFlow()}
 
 
+LATTICE = pb.vmc.Lattice((4,))
+ENERGY = pb.vmc.problem(lambda p, spins: spins @ p, pb.vmc.ising(LATTICE, 1.0))
+CHAINS = pb.vmc.Metropolis(ENERGY, chains=8)
 CONVEX = pb.Composite(lambda p: p["v"], lambda z: jnp.sum(z**2))
 
 
@@ -79,6 +82,9 @@ COMPUTED = {
     "ConstrainedStep": lambda: pb.constrained_step(
         PROBLEM, PARAMS, BATCH, step=0.1, constraint=BOX
     ),
+    "Jet": lambda: pb.pde.jet(lambda x: x[0] ** 2, jnp.ones(2)),
+    "Estimate": lambda: pb.vmc.estimate(ENERGY, jnp.ones(4), pb.vmc.full_sum(ENERGY)),
+    "Chains": lambda: CHAINS.init(jax.random.key(0), jnp.ones(4)),
     "ProximalStep": lambda: pb.proximal_step(PROBLEM, PARAMS, BATCH, weight=100.0),
 }
 # What a user builds.
@@ -90,6 +96,12 @@ BUILT = [
     pb.minibatches(BATCH, 3),
     pb.Epochs(1),
     pb.pde.Equation("small", "Poisson, 1-D", identity, identity, (1, 12, 1), 40, 10),
+    LATTICE,
+    LATTICE.symmetries(),
+    pb.vmc.ising(LATTICE, 1.0),
+    pb.vmc.Born(),
+    CHAINS,
+    pb.vmc.NetKetPreconditioner(pb.Tikhonov(0.1), None),
     pb.pde.Box([0.0], [1.0]),
     pb.pde.ByResidual(),
     pb.pde.Condition(identity, 10),
@@ -190,7 +202,7 @@ BUILT = [
 OTHERS = frozenset(
     "FitError FitWarning PrecisionWarning Optimiser RESULTS Choice Setting ProductLikelihood "
     "WassersteinGraph LogarithmicMean ArithmeticMean Absolute Clip Refuse Scores Diagonal Logistic "
-    "MatrixProduct Conditions Block Example RandomFilter Model Reference".split()
+    "MatrixProduct Conditions Block Example RandomFilter Model Reference FromNetKet".split()
 )
 
 

@@ -100,6 +100,10 @@ class SpinHamiltonian(AbstractHamiltonian):
         self.field = float(field)
         self.magnetisation = magnetisation
 
+    def __repr__(self) -> str:
+        sector = "" if self.magnetisation is None else f", magnetisation={self.magnetisation}"
+        return f"SpinHamiltonian({self.sites} sites, {len(self.bonds)} bonds{sector})"
+
     def connected(self, spins):
         i, j = np.array(self.bonds).T
         zz, exchange = np.array(self.zz), np.array(self.exchange)

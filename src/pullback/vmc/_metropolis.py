@@ -28,6 +28,10 @@ class Chains(eqx.Module):
     proposed: Int[Array, ""]
     """How many proposals were made to each chain in the last draw."""
 
+    def __repr__(self) -> str:
+        chains, sites = self.spins.shape[-2:]
+        return f"Chains({chains} chains of {sites} sites)"
+
     @property
     def acceptance(self) -> Scalar:
         """The fraction of proposals that were accepted in the last draw."""
@@ -97,6 +101,9 @@ class Metropolis(eqx.Module):
         self.burn_in = burn_in
         self.power = float(power)
         self.chunk = chunk
+
+    def __repr__(self) -> str:
+        return f"Metropolis(chains={self.chains}, draws={self.draws}, sweeps={self.sweeps})"
 
     def init(self, key: PRNGKeyArray, params: Params) -> Chains:
         """Return chains that start at random and have made their burn-in.
