@@ -87,7 +87,7 @@ def draw(params, batch, history):
     left.plot(fine, values(params, fine), label="network")
     left.plot(*batch["data"], "o", ms=4, label="measured")
     left.legend(frameon=False)
-    left.set(xlabel="x", ylabel="u")
+    left.set(xlabel="x", ylabel="u", xticks=[-1, -0.5, 0, 0.5, 1])
     for name in WEIGHTS:
         right.semilogy(history["step"], history[f"losses.{name}"], label=name)
     right.legend(frameon=False)

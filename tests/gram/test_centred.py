@@ -9,8 +9,8 @@ import pytest
 from helpers import distance
 
 import pullback as pb
-from pullback._gram.centred import centred_product
-from pullback._gram.structured import find, kernel_gram, metric_gram, structured_factors
+from pullback._gram.centred import centred_kernel, centred_product
+from pullback._gram.structured import find, metric_gram, structured_factors
 
 WIDE = np.longdouble
 RNG = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def grams(p, x, y):
     rows = pb.pullback(problem(q), p, (x,)).whitened
     found, single = find(rows), find(rows, single=True)
     factors = structured_factors(rows, found)
-    kernel = kernel_gram(rows, factors, rows.scale)
+    kernel = centred_kernel(factors, rows.root.mean, rows.scale)
     image = centred_product(factors, rows.root.mean, rows.scale, y)
     metric = metric_gram(rows, single)
     place = np.argsort(single.order)

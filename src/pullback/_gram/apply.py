@@ -31,8 +31,10 @@ class Products(eqx.Module):
     factors: Factors
     order: Int[np.ndarray, " p"]
     """The places of the factors and rows in the flat parameters."""
+    place: Int[np.ndarray, " P"] | None
+    """Its inverse; `None` for a term that does not use every leaf, p < P."""
     size: int = eqx.field(static=True)
-    """P; a term that does not use every leaf has p < P."""
+    """P."""
 
     def mv(self, v: Flat) -> Float[Array, " m"]:
         """A v."""
@@ -61,8 +63,8 @@ class Products(eqx.Module):
         if size:
             found.append(combine(factors.rows.reshape(n * q, size), y))
         found = jnp.concatenate(found)
-        if self.order.size == self.size:
-            return found[np.argsort(self.order)]
+        if self.place is not None:
+            return found[self.place]
         whole = jnp.zeros(self.size, found.dtype)
         return whole.at[self.order].set(found, unique_indices=True)
 
@@ -93,7 +95,8 @@ def products(factors: JointFactors, plan: Joint) -> Products | StackedProducts |
         if not _cheap(own, layout):
             return None
         order = np.concatenate([*(group.order.ravel() for group in layout.factors), rest])
-        parts.append(Products(own, order.astype(np.int32), plan.order.size))
+        place = np.argsort(order).astype(np.int32) if order.size == plan.order.size else None
+        parts.append(Products(own, order.astype(np.int32), place, plan.order.size))
     return parts[0] if len(parts) == 1 else StackedProducts(tuple(parts))
 
 

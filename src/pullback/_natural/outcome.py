@@ -146,15 +146,16 @@ def _left_over(
     evaluation: Evaluation, part: Part | None, piece: Factorised, vector: Flat, damped: bool
 ) -> Array:
     """Return whether a gradient is lost with a metric that is zero; a damped inverse keeps it."""
-    # A covariance of equal scores is zero, not lost.
-    if damped or evaluation.rows.centred:
+    if damped:
         return jnp.asarray(False)
     spectrum, covector = piece.spectrum, evaluation.covector
     if part is not None:
         vector, covector = part.take(vector), part.take(covector)
     # A rank of zero may be asked for (`TruncatedRank(0)`); a solver may compute none.
     zero = jnp.where(spectrum.rank < 0, jnp.all(vector == 0), spectrum.largest == 0)
-    return zero & jnp.any(covector != 0)
+    lost = zero & jnp.any(covector != 0)
+    # A covariance of equal scores is zero, not lost: its rows were found to be rounding.
+    return lost & jnp.any(piece.given.active) if evaluation.rows.centred else lost
 
 
 def is_metric(rows: AbstractRows) -> Array:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from .._base.axis import anywhere, largest, total
 from .._base.tree import coarsest_dtype, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
-from .._base.vector import probe
+from .._base.vector import norm, probe
 from .._problem.composite import Objective
 from .._problem.form import about
 from .._problem.holomorphic import check_complex
@@ -131,7 +131,7 @@ class Rows(AbstractRows):
     def resolved(self) -> "Rows":
         if not self.centred:
             return self
-        size = jnp.linalg.norm(self.rmv(probe(self.shape[0], self.dtype)))
+        size = norm(self.rmv(probe(self.shape[0], self.dtype)))
         log_scale = jnp.where(size > self.noise, self.log_scale, -jnp.inf)
         return eqx.tree_at(lambda rows: rows.log_scale, self, log_scale)
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from .._base.axis import Axis, gathered, own, total
 from .._base.tree import Structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
-from .._base.vector import probe
+from .._base.vector import norm, probe
 from .._problem.problem import AbstractObjective
 from .base import AbstractRows
 from .gauge import AbstractGauge
@@ -178,7 +178,7 @@ class SharedRows(AbstractRows):
     def resolved(self) -> "SharedRows":
         if not self.centred:
             return self
-        size = jnp.linalg.norm(self.rmv(probe(self.shape[0], self.dtype)))
+        size = norm(self.rmv(probe(self.shape[0], self.dtype)))
         absent = jnp.where(size > self.noise, 0.0, jnp.inf)
         return self.divided_by(absent)
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
+from .._base.vector import norm
 from .._problem.problem import AbstractObjective
 from .base import AbstractRows
 from .gauge import AbstractGauge, as_gauge
@@ -112,7 +113,7 @@ class StackedRows(AbstractRows):
     @property
     def removed(self) -> Scalar:
         found = [term.removed for term in self.terms if term.centred]
-        return jnp.linalg.norm(jnp.stack(found)) if found else jnp.zeros((), self.dtype)
+        return norm(jnp.stack(found)) if found else jnp.zeros((), self.dtype)
 
     @property
     def by_sample(self) -> bool:
