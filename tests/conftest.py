@@ -50,7 +50,6 @@ THINNED = {
     "test_derivative": 18,
     "test_other_problems": 2,
     "test_steps_are_those_of_one_device": 5,
-    "test_the_answer_of_one_device": 216,
     "test_training_is_sharded_in_and_out_and_resumes": 2,
     "test_every_metric_agrees": 4,
     "test_examples": 6,
