@@ -132,6 +132,47 @@ def test_grad_and_jvp_of_the_public_function(solver, inverse):
         assert distance(jax.jvp(step, (params,), (tangent,))[1], expected) < 1e-6
 
 
+@pytest.mark.parametrize("inverse", ["moore-penrose", "tikhonov"])
+@pytest.mark.parametrize("solver", ["svd", "primal", "dual"])
+def test_the_gradient_is_the_transpose_of_the_derivative(solver, inverse):
+    """Solvers branch on their right-hand side; of a likelihood they solve graded systems."""
+    function, params = MODELS["tied weights"](3, jax.random.key(0))
+    problem = pb.Composite(function, metric=pb.metric.Categorical())
+    batch = (normal(4, 2), jnp.arange(4) % 3)
+    chosen = {"moore-penrose": pb.MoorePenrose(), "tikhonov": pb.Tikhonov(0.01)}[inverse]
+    weights, tangent = normal(flat(params).size, seed=30), tangent_like(params)
+
+    def along(p):
+        step = pb.natural_gradient(problem, p, batch, inverse=chosen, solver=SOLVERS[solver])
+        return jnp.vdot(jax.flatten_util.ravel_pytree(step.vector)[0], weights)
+
+    gradient, slope = jax.grad(along)(params), jax.jvp(along, (params,), (tangent,))[1]
+    expected = reference_derivative(problem, params, batch, chosen, tangent)
+    for found in (flat(gradient) @ flat(tangent), float(slope)):
+        assert abs(found - flat(weights) @ expected) < 1e-6 * np.linalg.norm(expected)
+
+
+def test_second_derivatives_are_refused():
+    """The factors are constants of the first derivative: the second would be wrong."""
+    problem, params, batch = mlp_example()
+
+    def length(s):
+        moved = jax.tree.map(lambda x: x * s, params)
+        step = pb.natural_gradient(problem, moved, batch, inverse=pb.Tikhonov(0.01))
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(step.vector))
+
+    one, slope = jnp.ones(()), lambda s: jax.jvp(length, (s,), (jnp.ones(()),))[1]
+    seconds = (
+        lambda: jax.jvp(slope, (one,), (one,)),
+        lambda: jax.jvp(jax.grad(length), (one,), (one,)),
+        lambda: jax.grad(slope)(one),
+        lambda: jax.grad(jax.grad(length))(one),
+    )
+    for second in seconds:
+        with pytest.raises(NotImplementedError, match="second derivatives of a natural gradient"):
+            second()
+
+
 def test_derivative_in_the_batch_the_damping_and_the_gauge():
     problem, params, batch = mlp_example()
     gauge = jax.tree.map(lambda x: jnp.linspace(0.5, 2.0, x.size).reshape(x.shape), params)

@@ -10,7 +10,14 @@ n \]
 for the Moore-Penrose inverse. For a damped one the last two terms are absent, and
 \(-h(G)\,\eta\,dλ\) joins. Only products with the derivative of \(A\) and the factors at hand
 enter; no decomposition is differentiated (theirs have poles where singular values coincide).
+
+Solvers branch on their right-hand side, so JAX cannot transpose them. Their transposes are known:
+\(h(G)\) and \(\Pi\) are symmetric, and that of \(r \mapsto h(G)\,A^\top r\) is \(v \mapsto
+A\,h(G)\,v\). The factors are constants, so a second derivative would be wrong, and is refused.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -56,6 +63,12 @@ def _with_derivative_jvp(primals, tangents, *, factors):
     residual = rows.scale * (r - rows.unit_mv(eta))
     image = rows.mv(factors.solve_covector(eta))
     outside = g - factors.project(g)
+    fixed = stop(rows)
+    covector = lambda g: _symmetric(factors.solve_covector, g, (rows, inverse))
+    project = lambda g: _symmetric(factors.project, g, (rows, inverse))
+    pushed = lambda v: fixed.scale * fixed.mv(factors.solve_covector(v))
+    solve = lambda r: factors.solve_lifted(r)  # a function can be hashed, a method with tracers not
+    lifted = lambda r: _rectangular(solve, pushed, r, eta, (rows, inverse))
 
     def products(rows, r):
         unit = jnp.where(rows.active, r - rows.unit_mv(eta), 0.0)
@@ -73,15 +86,59 @@ def _with_derivative_jvp(primals, tangents, *, factors):
     def or_zero(tangent, like):
         return jnp.zeros_like(like) if tangent is None else tangent
 
-    row = or_zero(d_unit, unit) + or_zero(d_log, unit) * unit
-    d_eta = factors.solve_lifted(row)
-    d_eta = d_eta + factors.solve_covector(or_zero(d_pull, eta) + or_zero(d_g, eta))
+    d_eta = lifted(or_zero(d_unit, unit) + or_zero(d_log, unit) * unit)
+    d_eta = d_eta + covector(or_zero(d_pull, eta) + or_zero(d_g, eta))
     if undamped:
         d_image = or_zero(d_image, eta)
-        d_eta = d_eta + (d_image - factors.project(d_image))
-        d_eta = d_eta + factors.solve_covector(factors.solve_lifted(or_zero(d_outside, unit)))
+        d_eta = d_eta + (d_image - project(d_image))
+        d_eta = d_eta + covector(lifted(or_zero(d_outside, unit)))
     else:
         _, d_damping = eqx.filter_jvp(lambda i: i.damping, (inverse,), (d_inverse,))
         if d_damping is not None:
             d_eta = d_eta - factors.solve_covector(eta) * jnp.asarray(d_damping, eta.dtype)
     return eta, d_eta
+
+
+def _symmetric(solve: Callable[[Any], Any], x: Any, made_of: Any) -> Any:
+    """Return solve(x) of a symmetric map, transposed as such and refused a second derivative."""
+    leaves = eqx.filter(made_of, eqx.is_inexact_array)
+    # JAX would differentiate the map whose inverse `solve` is, and nothing else.
+    matvec = lambda x: _once(x, leaves)
+    return jax.lax.custom_linear_solve(matvec, x, lambda _, x: solve(x), symmetric=True)
+
+
+def _rectangular(
+    solve: Callable[[Array], Array],
+    transpose: Callable[[Array], Array],
+    x: Array,
+    like: Array,
+    made_of: Any,
+) -> Array:
+    """Return solve(x), shaped like `like`, of a map S with a known transpose.
+
+    With its transpose it is a symmetric map of pairs, one below the other: (x, y) to (Sᵀy, Sx).
+    """
+    count = x.shape[0]
+
+    def both(pair):
+        x, y = pair[:count], pair[count:]
+        # One of the two is zero: y in a derivative, x in its transpose.
+        back = jax.lax.cond(jnp.any(y != 0), transpose, lambda _: jnp.zeros_like(x), y)
+        there = jax.lax.cond(jnp.any(x != 0), solve, lambda _: jnp.zeros_like(y), x)
+        return jnp.concatenate([back, there])
+
+    return _symmetric(both, jnp.pad(x, (0, like.shape[0])), made_of)[count:]
+
+
+@jax.custom_jvp
+def _once(x: Any, made_of: Any) -> Any:
+    """Return x; raise if it is differentiated."""
+    return x
+
+
+@_once.defjvp
+def _once_jvp(primals, tangents):
+    raise NotImplementedError(
+        "second derivatives of a natural gradient are not implemented: the factorisation is a "
+        "constant of the first derivative. Use differences of first derivatives."
+    )
