@@ -48,6 +48,7 @@ THINNED = {
     "test_cut": 6,
     "test_depth": 2,
     "test_derivative": 18,
+    "test_differentiated_steps": 2,
     "test_other_problems": 2,
     "test_steps_are_those_of_one_device": 5,
     "test_training_is_sharded_in_and_out_and_resumes": 2,

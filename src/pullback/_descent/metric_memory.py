@@ -30,6 +30,7 @@ from .._base.checks import error, integer, positive
 from .._base.show import settings
 from .._base.tree import Structure, split, structure
 from .._base.types import Count, Params, Scalar
+from .._natural.derivative import once
 from .._problem.batch import AnyBatch, Batch, Batches
 from .._problem.composite import Composite
 from .._problem.form import Form
@@ -38,6 +39,7 @@ from .._problem.terms import Terms
 from .._rows.base import AbstractRows
 from ..metric import Euclidean
 
+DERIVATIVE = "a step with metric_memory= is not differentiated: use differences."
 LARGEST = 4096
 """Up to how many parameters a square root is kept unless a rank is given."""
 
@@ -184,7 +186,8 @@ class MetricMemory(eqx.Module):
         - `rows`: the rows of the stacked problem, in the Euclidean gauge.
         - `memory`: the memory before the step.
         """
-        b = jax.lax.stop_gradient(rows.scale[:, None] * rows.unit_rows()).astype(memory.root.dtype)
+        b = (rows.scale[:, None] * rows.unit_rows()).astype(memory.root.dtype)
+        b = once(b, (), DERIVATIVE)
         count, k = memory.count + 1, memory.root.shape[0]
         if self.rank is None:
             root = jnp.linalg.qr(b, mode="r")

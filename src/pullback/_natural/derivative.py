@@ -17,6 +17,7 @@ A\,h(G)\,v\). The factors are constants, so a second derivative would be wrong, 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -28,6 +29,11 @@ from .._base.types import Flat
 from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors
+
+SECOND = (
+    "second derivatives of a natural gradient are not implemented: the factorisation is a constant "
+    "of the first derivative. Use differences of first derivatives."
+)
 
 
 def stop(tree):
@@ -99,11 +105,24 @@ def _with_derivative_jvp(primals, tangents, *, factors):
     return eta, d_eta
 
 
+@eqx.filter_custom_jvp
+def pushed(d: Flat, given: AbstractRows, *, rows: AbstractRows) -> Float[Array, " m"]:
+    """Return Â d from rows that are constants, with the derivative of those they were made of."""
+    return rows.unit_push(d)
+
+
+@pushed.def_jvp
+def _pushed_jvp(primals, tangents, *, rows):
+    _, tangent = eqx.filter_jvp(lambda d, given: given.unit_push(d), primals, tangents)
+    image = rows.unit_push(primals[0])
+    return image, jnp.zeros_like(image) if tangent is None else tangent
+
+
 def _symmetric(solve: Callable[[Any], Any], x: Any, made_of: Any) -> Any:
     """Return solve(x) of a symmetric map, transposed as such and refused a second derivative."""
     leaves = eqx.filter(made_of, eqx.is_inexact_array)
     # JAX would differentiate the map whose inverse `solve` is, and nothing else.
-    matvec = lambda x: _once(x, leaves)
+    matvec = lambda x: once(x, leaves, SECOND)
     return jax.lax.custom_linear_solve(matvec, x, lambda _, x: solve(x), symmetric=True)
 
 
@@ -130,15 +149,12 @@ def _rectangular(
     return _symmetric(both, jnp.pad(x, (0, like.shape[0])), made_of)[count:]
 
 
-@jax.custom_jvp
-def _once(x: Any, made_of: Any) -> Any:
-    """Return x; raise if it is differentiated."""
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def once(x: Any, made_of: Any, what: str) -> Any:
+    """Return x; raise a `NotImplementedError` if x, or what it is made of, is differentiated."""
     return x
 
 
-@_once.defjvp
-def _once_jvp(primals, tangents):
-    raise NotImplementedError(
-        "second derivatives of a natural gradient are not implemented: the factorisation is a "
-        "constant of the first derivative. Use differences of first derivatives."
-    )
+@once.defjvp
+def _once_jvp(what, primals, tangents):
+    raise NotImplementedError(what)

@@ -22,7 +22,7 @@ from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractFactors, Spectrum, skip_zero
 from ..solver._strategy import Strategy
 from .certificate import certify
-from .derivative import stop, with_derivative
+from .derivative import pushed, stop, with_derivative
 
 
 class Factorised(eqx.Module):
@@ -204,6 +204,15 @@ class Factorised(eqx.Module):
             self.rows, self.inverse, self.factors, self.damping, eta, self.graded(r),
             self.scaled(g), undamped=self.undamped, given=self.given,
         )  # fmt: skip
+
+    def unit_push(self, d: Flat) -> Float[Array, " m"]:
+        """Return Â d, with its derivative.
+
+        **Arguments:**
+
+        - `d`: a flat vector.
+        """
+        return pushed(d, self.given, rows=self.rows)
 
     def graded(self, r: Float[Array, " m"] | None) -> Float[Array, " m"]:
         """Return e^ℓ r, zero for rows that are absent."""

@@ -325,7 +325,7 @@ class Subproblem(eqx.Module):
 
         - `d`: a flat vector.
         """
-        return self.factorised.rows.unit_push(d)
+        return self.factorised.unit_push(d)
 
     def divergence(self, displacement: Flat) -> Scalar:
         """Return how far the outputs move, in the metric's divergence; NaN if it has none.
