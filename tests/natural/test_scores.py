@@ -1,6 +1,7 @@
 """`Scores` takes the mean off its rows; what is left of equal rows is rounding, no direction."""
 
 import itertools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import pytest
 from helpers import distance
 
 import pullback as pb
+from tests.fuzz import build
+from tests.fuzz.problem import load
 
 SOLVERS = [pb.solver.SVD(), pb.solver.Dual(), pb.solver.Primal(), pb.solver.Krylov()]
 PROBLEM = pb.Composite(lambda p, x: jnp.sin(x @ p), lambda z, y: z * y, pb.metric.Scores())
@@ -168,3 +171,37 @@ def test_the_plan_uses_the_layers():
     plan = pb.plan(problem, p, batch, solver=pb.solver.Dual(), inverse=pb.Tikhonov(1e-2))
     assert plan.route.structured
     assert any(how.startswith("factors") for _, how in plan.leaves)
+
+
+INPUTS = np.random.default_rng(5).normal(size=(6, 3))
+
+
+def single(ratio):
+    """A batch in single precision whose scores have a mean `ratio` times their spread."""
+    short = lambda x: jnp.asarray(x, jnp.float32)
+    return short(jnp.full(3, 0.3)), (short(INPUTS[:1] + INPUTS / ratio), short(Y - jnp.mean(Y)))
+
+
+@pytest.mark.parametrize("damped", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+def test_a_solution_that_the_rounding_of_the_mean_decides_is_refused(solver, damped):
+    """In single precision, beside the same numbers in double precision."""
+    for ratio in (1e2, 1e3, 1e4, 1e5):
+        p, (x, y) = single(ratio)
+        wide = [np.asarray(a, np.float64) for a in (p, x, y)]
+        slope = np.cos(wide[1] @ wide[0])[:, None] * wide[1]
+        rows, damping = (slope - slope.mean(0)) / np.sqrt(6), 1e-3 / ratio**2 if damped else 0.0
+        expected = np.linalg.solve(rows.T @ rows + damping * np.eye(3), slope.T @ wide[2] / 6)
+        inverse = pb.Tikhonov(damping) if damped else pb.MoorePenrose()
+        ng = pb.natural_gradient(PROBLEM, p, (x, y), inverse=inverse, solver=solver, throw=False)
+        fine = bool(ng.result == pb.RESULTS.successful)
+        assert fine or ratio > 1e2
+        assert not fine or distance(ng.vector.astype(float), jnp.asarray(expected)) < 3e-3
+        assert bool(ng.result == pb.RESULTS.blurred) or ratio < 1e5
+
+
+def test_a_singular_value_that_the_mean_blurs_is_refused_by_its_name():
+    """What `SVD` drops between rounding and the rounding of the mean is no overflow."""
+    path = Path(__file__).parents[1] / "fuzz" / "found" / "scores-blurred-singular-value.json"
+    with pytest.raises(RuntimeError, match=r"rounding of the mean .* Damp more"):
+        build.compute(load(path.read_text()))

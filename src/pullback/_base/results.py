@@ -132,6 +132,13 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Some samples of a saturated model are wrong by so much that their lifted covector is "
         "infinite, or drowns the others."
     )
+    blurred = (
+        "The scores have a mean so much larger than their spread that the rounding of the mean "
+        "decides digits of the solution: the rows of A are differences, known to eps times the "
+        "mean. Damp more (`inverse=Tikhonov(...)`), drop more (`MoorePenrose(rtol=...)`), compute "
+        "in double precision, or take what all samples have in common (a normaliser) off the "
+        "outputs of the model: `Scores` does not see it."
+    )
     vanished = (
         "The pullback metric is zero in floating point although the gradient is not: the model is "
         "saturated, or its outputs do not depend on the parameters where the loss does. Damp: "

@@ -27,12 +27,13 @@ from .._problem.validate import is_traced
 from .._rows.rows import AbstractRows, Rows
 from ..inverse._base import respond
 from ..metric._base import AbstractLikelihood
+from .blur import is_blurred
 from .certificate import tolerance
 from .evaluate import Evaluation
 from .factorised import Factorised
 from .stats import Stats
 
-RETRIED = (RESULTS.steep, RESULTS.nonfinite_vector, RESULTS.unconverged)
+RETRIED = (RESULTS.steep, RESULTS.blurred, RESULTS.nonfinite_vector, RESULTS.unconverged)
 """The results of a quick program that a careful one may better."""
 
 
@@ -60,6 +61,7 @@ def outcome(
     if check_samples is not False:
         mixes = lambda: mixes_samples(objective, plain.params, plain.outputs)
         couples = jax.lax.cond(check_samples, mixes, lambda: no)  # no sums over devices in there
+    certified = stats.residual <= tolerance(rows.dtype)
     verdicts = [
         (~all_finite(plain.params), RESULTS.nonfinite_params),
         (~finite_inputs, RESULTS.nonfinite_batch),
@@ -76,8 +78,12 @@ def outcome(
         (_any(_bad_filter(piece) for _, piece in pieces), RESULTS.bad_filter),
         (~factors.valid, RESULTS.bad_preconditioner),
         (evaluation.steep, RESULTS.steep),
+        (
+            _any(_blurred(evaluation, *piece, vector, certified) for piece in pieces),
+            RESULTS.blurred,
+        ),
         (~all_finite(vector), RESULTS.nonfinite_vector),
-        (~(stats.residual <= tolerance(rows.dtype)), RESULTS.unconverged),
+        (~certified, RESULTS.unconverged),
         (
             _any(_left_over(evaluation, *piece, vector, damped) for piece in pieces),
             RESULTS.vanished,
@@ -156,6 +162,14 @@ def _left_over(
     lost = zero & jnp.any(covector != 0)
     # A covariance of equal scores is zero, not lost: its rows were found to be rounding.
     return lost & jnp.any(piece.given.active) if evaluation.rows.centred else lost
+
+
+def _blurred(
+    evaluation: Evaluation, part: Part | None, piece: Factorised, vector: Flat, certified: Array
+) -> Array:
+    """Return whether the rounding of a mean that was taken off the rows decides the solution."""
+    own = vector if part is None else part.take(vector)
+    return is_blurred(piece, own, evaluation.lifted, certified)
 
 
 def is_metric(rows: AbstractRows) -> Array:

@@ -234,6 +234,14 @@ class AbstractFactors(eqx.Module):
         return None
 
     @property
+    def blurred(self) -> Array:
+        """Whether a singular value was dropped that may be more than rounding of a mean.
+
+        Of a solution that it could change, the factors return NaN.
+        """
+        return jnp.asarray(False)
+
+    @property
     def valid(self) -> Array:
         """Whether every ingredient was admissible, e.g. a positive definite preconditioner."""
         return jnp.asarray(True)

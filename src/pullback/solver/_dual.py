@@ -164,12 +164,13 @@ class DualFactors(AbstractSymmetricFactors):
         """Return Aᵀ(K + λ)⁻¹ r + (G + λ)⁻¹ g by Cholesky; `None` stands for zero."""
         gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         assert isinstance(gram, Damped)
+        whole = gram.size + self.scaled.removed
 
         def lifted(inverse, r):
             y = self._refined(inverse, r)
             x = rmv(y)
-            # A small difference of large numbers.
-            cancels = gram.size * norm(y) > CANCELS * norm(x)
+            # A small difference of large numbers; through the model, of the means of its rows, too.
+            cancels = whole * norm(y) > CANCELS * norm(x)
             # Not a loop of no turns or some: XLA would turn the factor round for it in any case.
             again = lambda x: self._turn(inverse, r, x, gram.refinements + 1)
             return jax.lax.cond(cancels, again, lambda x: x, x)
@@ -180,7 +181,6 @@ class DualFactors(AbstractSymmetricFactors):
             # along what it shows the step is that of steepest descent; no step is left over in
             # the end.
             eps = float(jnp.finfo(r.dtype).eps)
-            whole = gram.size + self.scaled.removed
 
             def turn(_, state):
                 rest = self._rest(r, state[0])

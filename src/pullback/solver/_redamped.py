@@ -37,6 +37,10 @@ class Redamped(AbstractFactors):
     def kernel_exact(self):
         return self.undamped.kernel_exact
 
+    @property
+    def blurred(self):
+        return self.undamped.blurred
+
     def solve_lifted(self, r):
         return self.inner.solve_lifted(r)
 

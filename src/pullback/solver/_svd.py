@@ -27,7 +27,7 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
     kept: Array
     kernel: Float[Array, ""]
     spectrum: Spectrum
-    blurred: Float[Array, " k"] | None = None
+    dropped: Float[Array, " k"] | None = None
     """Singular values that may or may not be rounding of the mean of the rows, and were dropped."""
 
     def solve_lifted(self, r):
@@ -42,11 +42,15 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
 
     def _decided(self, eta: Array, w: Array, power: int) -> Array:
         """Return η, or NaN if what was dropped could change it by more than a certificate sees."""
-        if self.blurred is None:
+        if self.dropped is None:
             return eta
-        lost = norm((self.kernel * self.blurred) ** power * w)
+        lost = norm((self.kernel * self.dropped) ** power * w)
         least = 10 * float(jnp.finfo(eta.dtype).eps) ** 0.5
         return jnp.where(lost <= least * norm(eta), eta, jnp.nan)
+
+    @property
+    def blurred(self):
+        return jnp.asarray(False) if self.dropped is None else jnp.any(self.dropped > 0)
 
     def damped(self, damping):
         h = damped_filter(self.s, self.kept, damping)
@@ -98,12 +102,12 @@ class SVD(AbstractSolver):
         u, s, vt = thin_svd(rows.scale[:, None] * dense)
         noise = rows.noise
         h, kept, cutoff = respond(inverse, s, rows.shape, noise)
-        blurred = None
+        dropped = None
         if not inverse.pseudo_inverse:
             # h₀ may be large: digits that are rounding would come back through s h(s).
             zero = numerical_zero(jnp.max(s, initial=0.0), rows.shape)
             if rows.centred:
-                blurred = jnp.where((s > zero) & (s <= noise), s, 0.0)
+                dropped = jnp.where((s > zero) & (s <= noise), s, 0.0)
             s = jnp.where(s > jnp.maximum(zero, noise), s, 0.0)
         return SVDFactors(
             scale=rows.scale,
@@ -114,5 +118,5 @@ class SVD(AbstractSolver):
             kept=kept,
             kernel=jnp.asarray(inverse.kernel, rows.dtype),
             spectrum=Spectrum.of(s, kept, cutoff),
-            blurred=blurred,
+            dropped=dropped,
         )
