@@ -223,6 +223,8 @@ def draw(data: Mapping[str, Any]) -> Any:
         steps, guide * np.sqrt(steps / steps[0]), ":", color="0.5", label="root of the step"
     )
     left.set(xlabel="step", ylabel="distance at t = 1, root mean square", ylim=(None, 1.5))
+    left.set_xticks(steps, [f"1/{count}" for count in STEPS])
+    left.minorticks_off()
     left.legend(fontsize=8)
     markers = ("o", "s", "^")
     for p, part in enumerate(PARTS):

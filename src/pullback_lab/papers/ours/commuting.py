@@ -211,7 +211,7 @@ def _rows(moved: dict[str, list[float]], data: Mapping[str, np.ndarray]) -> tupl
 def draw(data: Mapping[str, Any]) -> Any:
     """Two factors, natural flow with the Fisher matrix of the observed entries, one curve per
     matrix of rank 2. Left: error on the other half of the entries, over the size of the initial
-    weights. Right: nuclear norm beyond the least, and its bound (dashed).
+    weights. Right: nuclear norm beyond the least, and its bound (dashed, nearly one curve).
     """
     drawing, (left, right) = open_figure(columns=2)
     for excess, bound, errors in zip(data["excess"], data["bound"], data["errors"], strict=True):

@@ -4,10 +4,9 @@ entries, over sizes, depths 2 to 4 and step sizes, with intervals.
 `masked-completion` follows the flow. Descent leaves it where the factors are small: from an initial
 product with entries of \(10^{-3}\) the kernel of the observations is nearly singular, and a step
 that fits the observed entries to first order changes the factors by more than their size. So long
-steps fit what is observed and get the rest wrong, by more the deeper the product; short ones
-complete the matrix, the better the shorter, and what shorter steps gain grows with depth. That
-depths 3 and 4 are better than depth 2 is a result on the flow; at steps of 0.01 it is within the
-error.
+steps get the other entries wrong, by more the deeper the product; short ones complete the matrix,
+the better the shorter, and what shorter steps gain grows with depth. That depths 3 and 4 are better
+than depth 2 is a result on the flow; at steps of 0.01 it is within the error.
 """
 
 import functools
