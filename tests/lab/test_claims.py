@@ -33,12 +33,16 @@ from pullback_lab.papers._numbers import distance, generator
 from pullback_lab.report.result import decode, encode
 
 HEAVY = {
+    "batch-fisher",
+    "commuting-completion",
     "depth-figure-2",
     "depth-figure-4",
     "depth-figure-5",
     "depth-figure-6",
     "depth-grid-search",
+    "depth-stochastic",
     "masked-completion",
+    "masked-steps",
     "min-l1",
     "parametrisation",
 }

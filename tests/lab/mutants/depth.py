@@ -78,6 +78,14 @@ DEPTH: dict[str, dict[str, Mutant]] = {
         )
     }
     | NO_POPULATION,
+    "depth-stochastic": {
+        "a run keeps the batch of its first step": made(
+            PAPERS + "depth._batches.drawn", lambda f: lambda key, step, *rest: f(key, 0, *rest)
+        ),
+        "the Fisher matrix is that of the batch": called(
+            "pullback.natural_gradient", metric_batch=lambda _: None
+        ),
+    },
     "depth-wasserstein": {
         "all metrics are Euclidean": instead(
             PAPERS + "depth.wasserstein.log_weights",

@@ -34,6 +34,30 @@ OURS: dict[str, dict[str, Mutant]] = {
             lambda f: lambda rng, size, rank, observed: f(rng, size, 3, observed),
         )
     },
+    "masked-steps": {
+        "the Fisher matrix is that of all entries": instead(
+            "pullback.linear.MatrixProduct.masked_natural_gradient",
+            lambda self, factors, target, mask: self.natural_gradient(factors, target, mask, False),
+        )
+    },
+    "commuting-completion": {
+        "the split formula is followed": instead(
+            "pullback.linear.MatrixProduct.masked_natural_gradient",
+            lambda self, factors, target, mask: self.split(factors, target, mask),
+        ),
+        "the natural gradient is 0.001 off in every entry": scaled(
+            "pullback.linear.MatrixProduct.masked_natural_gradient", 1.0, 1e-3
+        ),
+    },
+    "batch-fisher": {
+        "the Fisher matrix is left out": instead(
+            "pullback.linear.Logistic.natural_gradient",
+            lambda self, beta, x, y: self.gradient(beta, x, y) / len(y),
+        ),
+        "the mean over batches is the inverse of all rows": instead(
+            PAPERS + "depth._batches.mean_inverse", lambda signed, size: jnp.linalg.pinv(signed)
+        ),
+    },
     "peak": {"the formula is 5 % too large": scaled(PAPERS + "ours.peak.theory", 1.05)},
     "full-rank-solver": {
         "every driver reveals the rank": made(
