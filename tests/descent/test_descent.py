@@ -11,6 +11,12 @@ import pullback as pb
 from pullback._base.tree import structure
 
 
+def test_a_state_of_something_else_is_refused():
+    opt = pb.NaturalGradientDescent(PROBLEM)
+    with pytest.raises(ValueError, match=r"state must be what opt.init\(params\) returned"):
+        opt.step(PARAMS, None, (X, Y))
+
+
 def test_the_natural_gradient_step_and_its_record():
     a, r, point = dense()
     opt = pb.NaturalGradientDescent(

@@ -146,6 +146,15 @@ def test_a_covector_of_the_wrong_structure_is_refused():
         metric.flat(jnp.ones(4))
 
 
+@pytest.mark.parametrize("call", ["pull", "project"])
+def test_an_output_of_the_wrong_shape_is_refused(call):
+    metric = pb.pullback(*make_example("categorical", "overparametrised"))
+    shape = metric.outputs.shape
+    wanted = rf"{call}\(.*like the outputs, .*{shape[0]}, {shape[1]}\)\]; got .*\(2, 2\)\]"
+    with pytest.raises(ValueError, match=wanted):
+        getattr(metric, call)(jnp.ones((2, 2)))
+
+
 def test_the_loss_is_not_looked_at():
     problem, params, batch = make_example("categorical", "overparametrised")
     other = pb.Composite(problem.model, smooth_loss, problem.metric)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._base.checks import function
+from .._base.checks import error, function
 from .._base.functions import canonical
 from .._base.results import RESULTS, among
 from .._base.show import table
@@ -241,6 +241,9 @@ class NaturalGradientDescent(HasLoss):
 
     def _arguments(self, params, state, batch, metric_batch, gradient) -> tuple[Any, ...]:
         """Return the arguments of `_step`, checked."""
+        if not isinstance(state, DescentState):
+            example = "opt.step(params, opt.init(params), batch)"
+            raise error("step", "state", state, "what opt.init(params) returned", example)
         short = params if has_half(params) else None
         params, data = validate(self.problem, params, batch, spread=True)
         gradient = covector_at(params, gradient)
