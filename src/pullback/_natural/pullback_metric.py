@@ -294,7 +294,7 @@ class PullbackMetric(eqx.Module):
         return found, shape
 
     def _output(self, given: Any, call: str) -> Any:
-        """Return an output vector or covector; raise a `ValueError` unless it is like the outputs."""
+        """Return an output vector or covector; raise a `ValueError` if it is not like one."""
         wanted, found = (split(tree)[0] for tree in (self.outputs, given))
         shapes = lambda tree: [jnp.shape(x) for x in jax.tree.leaves(tree)]
         same = jax.tree.structure(wanted) == jax.tree.structure(found)
