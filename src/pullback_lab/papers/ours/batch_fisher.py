@@ -2,8 +2,8 @@ r"""Stochastic natural gradients whose Fisher matrix is that of the batch: the l
 keeps the batches.
 
 Logistic loss, independent rows \(\tilde x_i = y_ix_i\), \(u = \tilde X\beta\), batches B of b of
-the N samples. The natural gradient of a batch is \(-\tilde X_B^+(1 + e^{-u_B})\), and in small steps
-descent follows the mean,
+the N samples. The natural gradient of a batch is \(-\tilde X_B^+(1 + e^{-u_B})\), and in small
+steps descent follows the mean,
 
 \[ \dot\beta = \mathbb E_B\,\tilde X_B^+(1 + e^{-u_B}) . \]
 

@@ -11,8 +11,9 @@ with the bound of `min-l1`. The proof is in the docs, "Results".
 *A mask that allows it.* Let \(\beta_{ij} = f(i \oplus j)\), \(\oplus\) the exclusive or of the
 digits of i and j, \(D = 2^n\). Such matrices are \(H\,\mathrm{diag}(b)\,H\) with the Hadamard
 matrix H, and b is the spectrum of f. Observe the entries with \(i \oplus j \in S\): masking is a
-product of f with an indicator, so that it maps T into itself. The rank is the number of frequencies in f, the
-nuclear norm the \(\ell_1\) norm of its spectrum: completing the matrix is compressed sensing.
+product of f with an indicator, so that it maps T into itself. The rank is the number of frequencies
+in f, the nuclear norm the \(\ell_1\) norm of its spectrum: completing the matrix is compressed
+sensing.
 """
 
 from collections.abc import Callable, Mapping
