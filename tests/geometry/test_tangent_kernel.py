@@ -78,7 +78,7 @@ def test_kernels_are_their_definitions_and_the_discrete_ones_tend_to_them():
     absent = pb.Composite(
         lambda p, x: x[:, 0] * p[0], lambda z, y: z, measure=pb.Weights(jnp.asarray([1.0, 0.0]))
     )
-    with pytest.raises(ValueError, match="samples of weight zero are absent"):
+    with pytest.raises(ValueError, match="of weight zero are absent and have no place"):
         pb.ntk(absent, jnp.asarray([1.0]), (jnp.ones((2, 1)),))
 
 
