@@ -8,6 +8,7 @@ from helpers import distance
 
 import pullback as pb
 from pullback import pde
+from pullback._gram import joint
 from pullback._gram.apply import products
 from pullback._gram.factors import Factors
 from pullback._gram.kernel import kernel, kernel_of_rows
@@ -108,9 +109,9 @@ def test_products_from_factors_are_those_of_the_model(monkeypatch, large):
     monkeypatch.setattr("pullback._gram.factors.LARGE", large)
     problem, params, batch = pinn(64)
     rows = pb.pullback(problem, params, batch).whitened
-    plan = find(rows)
-    assert plan is not None and plan.factors
-    apply = products(structured_factors(rows, plan, rows.scale), plan, 1)
+    plan = joint.find(rows)
+    assert plan is not None and plan.groups
+    apply = products(joint.joint_factors(rows, plan, rows.scale), plan)
     assert apply is not None
     dense = np.asarray(rows.scale[:, None] * rows.unit_rows())
     v, y = jnp.sin(jnp.arange(dense.shape[1])), jnp.cos(jnp.arange(dense.shape[0]))

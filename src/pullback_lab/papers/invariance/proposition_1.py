@@ -175,6 +175,8 @@ def draw(data: Mapping[str, Any]) -> Any:
         ax.set(xlabel="side of the boxes", title=FORMULAS[name], ylim=(0.1, 40))
         ax.set_xticks(data["side"], [f"{side:g}" for side in data["side"]])
         ax.minorticks_off()
+    for ax in axes[1:]:
+        ax.tick_params(labelleft=False)  # those of the first panel
     axes[0].set(ylabel="area covered by the images")
     axes[1].legend(frameon=False, loc="center")
     return figure
