@@ -158,10 +158,11 @@ def draw(data: Mapping[str, Any]) -> Any:
                 xlabel="step" if f else "",
                 ylabel="" if d else "scale of the start",
                 xticks=np.arange(len(data["steps"])) + 0.5,
-                xticklabels=[f"{step:g}" for step in data["steps"]] if f else [],
+                xticklabels=[f"{step:g}" for step in data["steps"]],
                 yticks=np.arange(len(SCALES)) + 0.5,
-                yticklabels=[] if d else [f"{scale:g}" for scale in SCALES],
+                yticklabels=[f"{scale:g}" for scale in SCALES],
             )
+            panels[f][d].tick_params(labelbottom=f > 0, labelleft=d == 0)
     present = [one for one in Phase if np.any(data["phases"] == one)]
     figure.legend(
         handles=[Patch(color=SHOWN[one][1], label=SHOWN[one][0]) for one in present],

@@ -93,7 +93,7 @@ def needed_powers(rng: np.random.Generator) -> dict[str, np.ndarray]:
         scale = jnp.ones(2).at[unit].set(60.0)
         units = pb.Units(scale)
         after = pb.natural_gradient(pb.reparametrise(problem, units), units.inverse(w), (x, y))
-        rescaled = pb.natural_gradient(problem, w / scale, (x * scale, y))
+        rescaled = pb.natural_gradient(problem, w / scale, (x * scale[None, :], y))
         weight = np.log(np.asarray(units.inverse(w) / w))
         for kind, new, old in (
             ("gradient", after.covector, before.covector),
