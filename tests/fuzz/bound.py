@@ -15,6 +15,9 @@ Their effect, to first order, with the residual ρ = r - Aη:
     graded rows        as for the pseudo-inverse, with Â, r̂ where the weights of rows cancel
     truncation         + (‖η‖ + ‖r‖/s) times the angle by which the kept directions may turn
 
+`Scores` takes the mean off its rows: ΔJ is of the size of J with its mean, so that ΔA has the
+rounding of the mean, eps ‖mean‖, which no way of centring brings back.
+
 g stands for what enters as a parameter covector: the part of c outside the range of M. The bound is
 twice this. `Krylov` promises a relative residual of √eps of the normal equations, hence also
 √eps ‖g‖/(λ + s²).
@@ -53,16 +56,20 @@ def bound_of(problem: Problem, reference: Reference) -> Bound:
 
 
 def _rows_of(problem: Problem, reference: Reference) -> int:
-    structure = problem.structure
-    count = structure.others or max(structure.samples, 1)
-    if structure.metric == "scores":
-        return count
-    if structure.metric in ("graph", "empirical"):
-        return count * (4 if structure.metric == "graph" else 1)
-    if not reference.samples:
-        return count * structure.outputs
-    first = reference.samples[-1]
-    return count * len(first.grading.rows if first.grading else first.c)
+    """Return m, the number of rows of A."""
+    total = 0
+    for number, (structure, *_) in enumerate(problem.parts):
+        count = structure.others or max(structure.samples, 1)
+        samples = [s for s in reference.samples if s.part == number]
+        if structure.metric in ("graph", "empirical"):
+            each = 4 if structure.metric == "graph" else 1
+        elif structure.metric == "scores" or not samples:
+            each = structure.outputs
+        else:
+            last = samples[-1]
+            each = len(last.grading.rows if last.grading else last.c)
+        total += count * each
+    return total
 
 
 def _bound(problem: Problem, reference: Reference) -> Bound:
@@ -114,8 +121,13 @@ class _Case:
         # Half precision is the model's only: the linear algebra is that of float32.
         self.algebra = min(self.eps, EPS["float32"])
         self.squares = self.structure.solver in ("Dual", "Primal")
-        self.dense = METRICS[self.structure.metric].dense
-        self.grades = METRICS[self.structure.metric].grading is not None
+        names = [part.structure.metric for part in problem.present]
+        metrics = [METRICS[name] for name in names]
+        self.dense = any(metric.dense for metric in metrics)
+        self.lifts = any(not metric.dense for metric in metrics)
+        self.grades = all(metric.grading is not None for metric in metrics)
+        self.mixed = not self.grades and any(metric.grading is not None for metric in metrics)
+        self.centres = "scores" in names
 
     def residual(self, eta) -> Any:
         """Return a bound of ‖r - Aη‖."""
@@ -132,14 +144,16 @@ class _Case:
             outside = self.reference.covector - self.reference.gram @ eta
             gram = e.gram + 2 * self.largest * e.a
             return (e.g + gram * norm(eta)) / s**2 + e.a * norm(outside) / s**3
+        bound = mpf(0)
         if self.dense:
             # r = S⁺c is large on rows of little weight: the solver's rounding, up to its promise.
             stable = 4 * math.sqrt(self.n) * self.eps * self.largest * self.residual(eta) / s**2
             promised = math.sqrt(self.eps) * norm(eta)
-            return (e.g + e.gram * norm(eta)) / s**2 + min(stable, promised)
-        bound = (2 * norm(eta) / s + self.residual(eta) / s**2) * e.a + e.r / s
-        if e.outside > 0 or self.structure.metric == "scores":
-            bound = bound + (e.g + SAFETY * math.sqrt(self.n) * self.eps * e.outside) / s**2
+            bound = (e.g + e.gram * norm(eta)) / s**2 + min(stable, promised)
+        if self.lifts:
+            bound = bound + (2 * norm(eta) / s + self.residual(eta) / s**2) * e.a + e.r / s
+            if e.outside > 0 or self.centres:
+                bound = bound + (e.g + SAFETY * math.sqrt(self.n) * self.eps * e.outside) / s**2
         return bound
 
     def damped(self, damping):
@@ -148,12 +162,12 @@ class _Case:
         s = [self.largest * mpf(float(f)) for f in self.fractions]
         full = self.reference.rank == self.structure.size
         least = damping + (s[-1] ** 2 if s and full else 0)
-        if self.dense:
-            allowed = (e.g + e.gram * norm(eta)) / least
-        else:
+        allowed = (e.g + e.gram * norm(eta)) / least if self.dense else mpf(0)
+        if self.lifts:
             response = max([x / (x * x + damping) for x in s], default=mpf(0))
-            allowed = self.residual(eta) * e.a / least + response * (e.a * norm(eta) + e.r)
-            if e.outside > 0 or self.structure.metric == "scores":
+            allowed = allowed + self.residual(eta) * e.a / least
+            allowed = allowed + response * (e.a * norm(eta) + e.r)
+            if e.outside > 0 or self.centres:
                 allowed = (
                     allowed + (e.g + SAFETY * math.sqrt(self.n) * self.eps * e.outside) / least
                 )
@@ -183,6 +197,9 @@ class _Case:
         if self.eps > self.algebra:
             near = near | ((f > cutoff) & (f < 20 * self.eps))
         if self.structure.others and self.grades and np.any(f < 10 * max(cutoff, 20 * self.eps)):
+            ambiguous = "light rows"
+        if self.mixed and np.any(f < 100 * max(cutoff, math.sqrt(self.n * self.algebra))):
+            # The rows of one term are graded, those of another are not.
             ambiguous = "light rows"
         if self.errors.matrix:
             ambiguous = "rounding of the metric may be a direction (item 14)"
@@ -282,12 +299,13 @@ def _safe(problem: Problem, reference: Reference, delta) -> bool:
     A row of A that underflows does not matter where the inverse is damped.
     """
     most = 0.24 * LARGEST[problem.structure.dtype]
-    values = problem.values
     numbers: list[Any] = [*delta, *reference.covector]
     for s in reference.samples:
         numbers += [*s.z, *s.jacobian.ravel(), *s.c]
         numbers += [s.matrix[i, i] * s.weight for i in range(len(s.matrix))]
-    given = [values.y, values.x, *values.params.values()]
+    given = [np.abs(p) for p in problem.values.params.values()]
+    for part in problem.present:
+        given += [part.values.y, part.values.x]
     numbers += [mpf(float(v)) for a in given if a is not None for v in a.ravel() if np.isfinite(v)]
     matter = [norm(delta), norm(reference.covector)]
     if problem.structure.inverse != "tikhonov":

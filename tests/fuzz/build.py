@@ -31,12 +31,17 @@ class Model(eqx.Module):
         return arranged(structure, z)
 
 
+def long(structure: Structure) -> str:
+    """Return the dtype with which a model computes."""
+    return {"float64": "complex128", "float32": "complex64"}[structure.dtype]
+
+
 def run(structure: Structure, params: dict[str, Any], x: Any) -> Any:
     """Return the output vector of one sample."""
-    if x is None:
-        h = jnp.ones(structure.inputs, structure.dtype)
-    else:
-        h = x
+    h = jnp.ones(structure.inputs, structure.dtype) if x is None else x
+    if structure.is_complex:
+        h = h.astype(long(structure))
+        params = {k: p if p is None else _complex(structure, p) for k, p in params.items()}
     functions = {
         "tanh": jnp.tanh,
         "softplus": jax.nn.softplus,
@@ -58,9 +63,30 @@ def run(structure: Structure, params: dict[str, Any], x: Any) -> Any:
             h = jnp.concatenate([jnp.ones_like(h), *(h**k for k in range(1, args[0] + 1))])
         elif op == "softmax":
             h = jax.nn.softmax(h)
+        elif op == "shared":
+            power, *shared = args
+            for name in shared:
+                h = h + jnp.asarray(2.0**power, h.dtype) * jnp.sum(params[name])
+        elif op in COMPLEX:
+            h = COMPLEX[op](h)
         else:
             h = jnp.zeros_like(h)
     return h
+
+
+COMPLEX: dict[str, Callable[[Any], Any]] = {
+    "real": jnp.real,
+    "abs2": lambda h: jnp.real(h) ** 2 + jnp.imag(h) ** 2,
+    "conj": jnp.conj,
+    "pairs": lambda h: h,
+}
+"""Functions of complex numbers; of complex outputs pairs are made by pullback."""
+
+
+def _complex(structure: Structure, leaf: Any) -> Any:
+    """Return a leaf that moves as complex numbers; all others as they are."""
+    moves = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
+    return jnp.asarray(leaf).astype(long(structure)) if moves else leaf
 
 
 def _matrix(parts: list[Any]) -> Any:
@@ -109,6 +135,9 @@ def leaf_value(leaf: Leaf, values: Values, dtype: str) -> Any:
     """Return what stands in the parameters at a leaf."""
     if leaf.kind == "numpy":
         return np.asarray(values.params[leaf.name]).astype(jnp.dtype(dtype))
+    if leaf.kind == "complex":
+        both = (np.real(values.params[leaf.name]), np.imag(values.params[leaf.name]))
+        return _joined(*both, dtype)
     if leaf.kind == "float":
         return jnp.asarray(values.params[leaf.name]).astype(dtype)
     carried = {
@@ -119,6 +148,11 @@ def leaf_value(leaf: Leaf, values: Values, dtype: str) -> Any:
         "text": lambda: "carried",
     }
     return carried[leaf.kind]()
+
+
+def _joined(real: Any, imaginary: Any, dtype: str) -> Any:
+    """Return complex numbers; a product with i would make NaN of an infinity."""
+    return jax.lax.complex(*(jnp.asarray(part).astype(dtype) for part in (real, imaginary)))
 
 
 # ---- losses -------------------------------------------------------------------------------------
@@ -180,6 +214,20 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "exponential": _one(lambda z, y: jnp.exp(z) - y * z),
     "product": _one(_product),
 }
+
+
+def _parts(z: Any) -> Any:
+    """Return real and imaginary part of complex outputs (N, q) or (N,), in turn."""
+    pairs = jnp.stack([z.real, z.imag], axis=-1)
+    return pairs.reshape(z.shape[0], -1)
+
+
+def _of_parts(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda z, y: loss(_parts(z), _parts(y))
+
+
+PARTED = {name: _of_parts(LOSSES[name]) for name in ("square", "linear")}
+"""Losses of complex outputs."""
 
 
 class WithoutData(eqx.Module):
@@ -278,9 +326,14 @@ def inverse_of(structure: Structure, values: Values) -> pullback.AbstractInverse
         for leaf in structure.leaves:
             gauge[leaf.name] = None
             if leaf.moves:
-                part = values.gauge[start : start + leaf.size].reshape(leaf.shape)
-                gauge[leaf.name] = jnp.asarray(part).astype(structure.dtype)
+                part = values.gauge[start : start + leaf.size]
                 start += leaf.size
+                if leaf.kind == "complex":
+                    both = part.reshape(2, *leaf.shape)
+                    gauge[leaf.name] = _joined(*both, structure.dtype)
+                else:
+                    part = jnp.asarray(part.reshape(leaf.shape))
+                    gauge[leaf.name] = part.astype(structure.dtype)
         gauge = tree_of(structure.layout, gauge)
     if structure.inverse == "tikhonov":
         return pullback.Tikhonov(values.damping, gauge=gauge)
@@ -296,6 +349,26 @@ def compute(problem: Problem) -> pullback.NaturalGradient:
     dtype = structure.dtype
     leaves = {leaf.name: leaf_value(leaf, values, dtype) for leaf in structure.leaves}
     params = tree_of(structure.layout, leaves)
+    made = [term_of(part.structure, part.values) for part in problem.parts]
+    whole, batch = made[0]
+    if structure.terms:
+        weights = tuple(part.weight for part in problem.parts)
+        whole = pullback.Terms(tuple(term for term, _ in made), weights)
+        batch = tuple(part for _, part in made)
+    others = None if values.others is None else (jnp.asarray(values.others).astype(dtype),)
+    return pullback.natural_gradient(
+        whole,
+        params,
+        batch,
+        inverse=inverse_of(structure, values),
+        solver=solver_of(structure.solver),
+        metric_batch=others,
+    )
+
+
+def term_of(structure: Structure, values: Values) -> tuple[pullback.Composite, Any]:
+    """Return a term, and its batch."""
+    dtype = structure.dtype
     measure = {
         "mean": pullback.Mean,
         "sum": pullback.Sum,
@@ -309,25 +382,24 @@ def compute(problem: Problem) -> pullback.NaturalGradient:
             # A label that is not finite is none.
             labels = np.nan_to_num(values.y[:, 0], nan=-1, posinf=-1, neginf=-1)
             targets = {"a": jnp.asarray(labels.astype(np.int32)), "b": targets[:, 1:]}
+        if structure.complex_outputs:
+            targets = _joined(values.y[:, ::2], values.y[:, 1::2], dtype)
     loss: Any = None
     if structure.loss is not None:
-        loss = LOSSES[structure.loss]
+        loss = (PARTED if structure.complex_outputs else LOSSES)[structure.loss]
         if structure.samples == 0:
             loss = WithoutData(structure.loss, targets)
-    model = Model(structure)
-    composite = pullback.Composite(model, loss, metric_of(structure, values), measure)
+    composite = pullback.Composite(
+        Model(structure),
+        loss,
+        metric_of(structure, values),
+        measure,
+        holomorphic=structure.holomorphic,
+    )
     batch = None
     if structure.samples:
         batch = (jnp.asarray(values.x).astype(dtype), targets)
-    others = None if values.others is None else (jnp.asarray(values.others).astype(dtype),)
-    return pullback.natural_gradient(
-        composite,
-        params,
-        batch,
-        inverse=inverse_of(structure, values),
-        solver=solver_of(structure.solver),
-        metric_batch=others,
-    )
+    return composite, batch
 
 
 def flat_vector(structure: Structure, vector: Any) -> np.ndarray:
@@ -340,10 +412,14 @@ def flat_vector(structure: Structure, vector: Any) -> np.ndarray:
             if part is not None:
                 raise ValueError(f"the vector has {part!r} at the carried leaf {leaf.name}")
             continue
-        if part.shape != leaf.shape or part.dtype != jnp.dtype(structure.dtype):
+        dtype = long(structure) if leaf.kind == "complex" else structure.dtype
+        if part.shape != leaf.shape or part.dtype != jnp.dtype(dtype):
             raise ValueError(
                 f"the vector has {part.dtype}{part.shape} at the leaf {leaf.name}, "
-                f"{structure.dtype}{leaf.shape}"
+                f"{dtype}{leaf.shape}"
             )
-        parts.append(np.asarray(part).astype(np.float64).ravel())
+        if leaf.kind == "complex":
+            parts += [np.asarray(x).astype(np.float64).ravel() for x in (part.real, part.imag)]
+        else:
+            parts.append(np.asarray(part).astype(np.float64).ravel())
     return np.concatenate(parts) if parts else np.zeros(0)

@@ -8,8 +8,8 @@ from mpmath import mp, mpf
 
 from . import formulas
 from .geometry import METRICS
-from .problem import EPS, LARGEST, Problem
-from .reference import Reference, pseudo_inverse
+from .problem import EPS, LARGEST, Problem, Structure, Values
+from .reference import Reference, Sample, pseudo_inverse
 
 SAFETY = 4
 CONSTANT_METRICS = ("euclidean", "gaussian", "wasserstein", "scores")
@@ -42,13 +42,14 @@ def norm(x: Any) -> Any:
     return mp.sqrt(sum((v * v for v in np.ravel(x)), mpf(0)))
 
 
-def _measured(problem: Problem, reference: Reference) -> list[tuple[Any, Any, bool]]:
+def _measured(
+    structure: Structure, values: Values, reference: Reference, samples: list[Sample]
+) -> list[tuple[Any, Any, bool]]:
     """Return, per present sample, the measured error of z and of J, and whether they are finite."""
-    structure, values = problem.structure, problem.values
     short = structure.dtype in ("float16", "bfloat16")
     dtype = "float32" if short else structure.dtype
     factor = EPS[structure.dtype] / EPS[dtype]
-    lib = formulas.Floats(dtype)
+    lib = formulas.floats(structure, dtype)
     params = formulas.moving(structure, values, lib)
     present = range(max(structure.samples, 1))
     if structure.measure == "weights" and values.w is not None:
@@ -65,7 +66,7 @@ def _measured(problem: Problem, reference: Reference) -> list[tuple[Any, Any, bo
             parts = zip(*found, strict=True)
             found = [tuple(np.concatenate(part) for part in parts)]
     errors = []
-    for (z, jacobian), s in zip(found, reference.samples, strict=True):
+    for (z, jacobian), s in zip(found, samples, strict=True):
         fine = bool(np.all(np.isfinite(z)) and np.all(np.isfinite(jacobian)))
         if not fine:
             errors.append((mpf(0), mpf(0), False))
@@ -79,56 +80,84 @@ def _measured(problem: Problem, reference: Reference) -> list[tuple[Any, Any, bo
 
 def errors_of(problem: Problem, reference: Reference, largest: Any, n: int) -> Errors:
     """Return the errors that rounding makes unavoidable."""
-    structure = problem.structure
+    eps, sums, finite, vague = mpf(EPS[problem.structure.dtype]), _Sums(), True, False
+    for number, (structure, values, weight) in enumerate(problem.parts):
+        samples = [s for s in reference.samples if s.part == number]
+        if weight == 0 or not samples:
+            continue
+        measured = _measured(structure, values, reference, samples)
+        for s, (dz, dj, fine) in zip(samples, measured, strict=True):
+            finite = finite and fine
+            vague = _add(sums, structure, s, dz, dj) or vague
+    a = mp.sqrt(sums.a2) + (sums.root_error + SAFETY * mp.sqrt(n) * eps) * largest
+    gram = sums.gram + 2 * largest * a
+    return Errors(
+        a, mp.sqrt(sums.noise2), mp.sqrt(sums.unit2), mp.sqrt(sums.r2), mp.sqrt(sums.unit_r2),
+        sums.g, sums.outside, gram, finite, vague,
+    )  # fmt: skip
+
+
+@dataclass
+class _Sums:
+    """What the errors of all samples add up to."""
+
+    a2: Any = 0
+    noise2: Any = 0
+    unit2: Any = 0
+    r2: Any = 0
+    unit_r2: Any = 0
+    g: Any = 0
+    outside: Any = 0
+    gram: Any = 0
+    root_error: Any = 0
+
+
+def _add(sums: _Sums, structure: Structure, s: Sample, dz: Any, dj: Any) -> bool:
+    """Add the errors of a sample; return whether rounding may be a direction of its metric."""
     metric, eps = METRICS[structure.metric], mpf(EPS[structure.dtype])
     order = int(any(name in structure.metric for name in ("softmax", "logistic", "categorical")))
     zero, tiny = mpf(0), mpf(10) ** -LARGEST[structure.dtype]
     # A likelihood of the metric is lifted in closed form, where nothing underflows.
     lost = zero if structure.loss is None else tiny
-    a2 = noise2 = unit2 = r2 = unit_r2 = g = outside = gram = root_error = zero
-    finite, vague = True, False
-    for s, (dz, dj, fine) in zip(reference.samples, _measured(problem, reference), strict=True):
-        finite = finite and fine
-        size_j, size_m = norm(s.jacobian), norm(s.matrix)
-        noise2 = noise2 + s.weight * size_m * dj**2
-        dz = SAFETY * (dz + eps * max(abs(s.z)) + tiny)
-        dj = SAFETY * (dj + eps * size_j + tiny)
-        constant = structure.metric in CONSTANT_METRICS
-        turned = zero if constant else 2 * dz * (1 + max(abs(s.z)) * structure.metric.count("riem"))
-        if structure.metric == "graph":
-            # M = L⁺ by way of the singular values of a root of L(p).
-            spread = norm(s.matrix) * norm(pseudo_inverse(s.matrix))
-            # A probability that may be zero: whether an edge is there is not decided.
-            vague = vague or min(s.z) <= dz
-            turned = dz / max(min(s.z), dz) + SAFETY * eps * mp.sqrt(spread)
-        turned = turned + SAFETY * eps
-        root_error = max(root_error, turned)
-        a2 = a2 + s.weight * size_m * dj**2
-        gram = gram + s.weight * size_j**2 * (
+    size_j, size_m, vague = norm(s.jacobian), norm(s.matrix), False
+    sums.noise2 += s.weight * size_m * dj**2
+    dz = SAFETY * (dz + eps * max(abs(s.z)) + tiny)
+    dj = SAFETY * (dj + eps * size_j + tiny)
+    constant = structure.metric in CONSTANT_METRICS
+    turned = zero if constant else 2 * dz * (1 + max(abs(s.z)) * structure.metric.count("riem"))
+    if structure.metric == "graph":
+        # M = L⁺ by way of the singular values of a root of L(p).
+        spread = norm(s.matrix) * norm(pseudo_inverse(s.matrix))
+        # A probability that may be zero: whether an edge is there is not decided.
+        vague = min(s.z) <= dz
+        turned = dz / max(min(s.z), dz) + SAFETY * eps * mp.sqrt(spread)
+    turned = turned + SAFETY * eps
+    sums.root_error = max(sums.root_error, turned)
+    sums.a2 += s.weight * size_m * dj**2
+    sums.gram += (
+        s.weight
+        * size_j**2
+        * (
             turned * size_m
             + (2 * SAFETY * eps * (size_m + 1) if metric.dense and size_m > 0 else 0)
         )
-        vague = vague or (metric.dense and _vague(s, float(eps), order))
-        dc = SAFETY * eps * s.terms + s.slope * dz + lost
-        g = g + s.weight * (size_j * norm(dc) + dj * norm(s.c))
-        outside = outside + s.weight * size_j * norm(s.outside)
-        if metric.grading is None and not metric.dense:
-            inverse = abs(pseudo_inverse(s.matrix))
-            r2 = r2 + s.weight * (abs(dc @ (inverse @ dc)))
-        if s.grading is not None:
-            unit2 = unit2 + (dj + turned * size_j) ** 2 * len(s.grading.rows)
-            hat = s.grading.rows @ s.lifted
-            parts = [hat[j] * turned for j in range(len(hat))]
-            unit_r2 = unit_r2 + norm(parts) ** 2 + _unlikely(s, dc) ** 2
-            r2 = r2 + s.weight * sum(
-                w * x * x for w, x in zip(s.grading.weights, _lift_errors(s, dc), strict=True)
-            )
-    a = mp.sqrt(a2) + (root_error + SAFETY * mp.sqrt(n) * eps) * largest
-    gram = gram + 2 * largest * a
-    return Errors(
-        a, mp.sqrt(noise2), mp.sqrt(unit2), mp.sqrt(r2), mp.sqrt(unit_r2), g, outside, gram,
-        finite, vague,
-    )  # fmt: skip
+    )
+    vague = vague or (metric.dense and _vague(s, float(eps), order))
+    dc = SAFETY * eps * s.terms + s.slope * dz + lost
+    sums.g += s.weight * (size_j * norm(dc) + dj * norm(s.c))
+    sums.outside += s.weight * size_j * norm(s.outside)
+    if metric.grading is None and not metric.dense:
+        inverse = abs(pseudo_inverse(s.matrix))
+        sums.r2 += s.weight * (abs(dc @ (inverse @ dc)))
+    if s.grading is not None:
+        sums.unit2 += (dj + turned * size_j) ** 2 * len(s.grading.rows)
+        hat = s.grading.rows @ s.lifted
+        parts = [hat[j] * turned for j in range(len(hat))]
+        sums.unit_r2 += norm(parts) ** 2 + _unlikely(s, dc) ** 2
+        sums.r2 += s.weight * sum(
+            w * x * x for w, x in zip(s.grading.weights, _lift_errors(s, dc), strict=True)
+        )
+    return vague
 
 
 def _vague(s, eps: float, order: int) -> bool:

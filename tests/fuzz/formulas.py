@@ -7,7 +7,7 @@ arrays of mpmath numbers. Imports nothing of pullback, nor JAX.
 from typing import Any
 
 import numpy as np
-from mpmath import mp, mpf
+from mpmath import mp, mpc, mpf
 
 from .problem import Structure, Values
 
@@ -21,7 +21,11 @@ class MP:
         x = np.asarray(x)
         out = np.empty(x.shape, dtype=object)
         for place in np.ndindex(*x.shape):
-            out[place] = mpf(float(x[place]))
+            value = x[place]
+            if x.dtype.kind == "c":
+                out[place] = mpc(float(value.real), float(value.imag))
+            else:
+                out[place] = mpf(float(value))
         return out
 
     @staticmethod
@@ -31,6 +35,9 @@ class MP:
         out[...] = mpf(0)
         return out
 
+    real = staticmethod(np.frompyfunc(mp.re, 1, 1))
+    imag = staticmethod(np.frompyfunc(mp.im, 1, 1))
+    conj = staticmethod(np.frompyfunc(mp.conj, 1, 1))
     exp = staticmethod(np.frompyfunc(mp.exp, 1, 1))
     log1p = staticmethod(np.frompyfunc(mp.log1p, 1, 1))
     tanh = staticmethod(np.frompyfunc(mp.tanh, 1, 1))
@@ -54,6 +61,7 @@ class Floats:
         """Return zeros."""
         return np.zeros(shape, self.dtype)
 
+    real, imag, conj = map(staticmethod, (np.real, np.imag, np.conj))
     exp, log1p, tanh, sin, cos = map(staticmethod, (np.exp, np.log1p, np.tanh, np.sin, np.cos))
 
     @staticmethod
@@ -92,13 +100,34 @@ def softmax(z: np.ndarray, lib: Any) -> np.ndarray:
     return e / e.sum()
 
 
-def offsets(structure: Structure) -> dict[str, int]:
-    """Return where each moving leaf begins in the flat vector."""
+def offsets(structure: Structure) -> dict[str, list[tuple[int, complex]]]:
+    """Return where the parts of each moving leaf begin in the flat vector, and their units."""
     places, start = {}, 0
     for leaf in structure.moving:
-        places[leaf.name] = start
+        places[leaf.name] = [(start, 1)]
+        if leaf.kind == "complex":
+            places[leaf.name].append((start + leaf.size // 2, 1j))
         start += leaf.size
     return places
+
+
+def floats(structure: Structure, dtype: str) -> "Floats":
+    """Return the numbers of NumPy with which a model computes."""
+    long = {"float64": "complex128", "float32": "complex64"}
+    return Floats(long[dtype] if structure.is_complex else dtype)
+
+
+def _parted(op: str, h: np.ndarray, t: np.ndarray, lib: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return a function of complex numbers that is not holomorphic, and its tangents."""
+    a, b, da, db = lib.real(h), lib.imag(h), lib.real(t), lib.imag(t)
+    if op == "real":
+        return a, da
+    if op == "abs2":
+        return a * a + b * b, 2 * (a[:, None] * da + b[:, None] * db)
+    if op == "conj":
+        return lib.conj(h), lib.conj(t)
+    size = t.shape[1]
+    return np.stack([a, b], axis=1).ravel(), np.stack([da, db], axis=1).reshape(-1, size)
 
 
 def outputs(
@@ -114,22 +143,25 @@ def outputs(
             w = sum(params[name] for name in names)
             t = w @ t
             for name in names:
-                for i in range(w.shape[0]):
-                    place = start[name] + i * w.shape[1]
-                    t[i, place : place + w.shape[1]] = t[i, place : place + w.shape[1]] + h
+                for offset, unit in start[name]:
+                    for i in range(w.shape[0]):
+                        place = offset + i * w.shape[1]
+                        t[i, place : place + w.shape[1]] += unit * h
             h = w @ h
             if bias is not None:
                 h = h + params[bias]
-                for i in range(len(h)):
-                    t[i, start[bias] + i] = t[i, start[bias] + i] + 1
+                for offset, unit in start[bias]:
+                    for i in range(len(h)):
+                        t[i, offset + i] += unit
         elif op == "act":
             h, slope = activation(args[0], h, lib)
             t = slope[:, None] * t
         elif op == "scale":
             theta = params[args[0]]
             t = theta[:, None] * t
-            for i in range(len(h)):
-                t[i, start[args[0]] + i] = t[i, start[args[0]] + i] + h[i]
+            for offset, unit in start[args[0]]:
+                for i in range(len(h)):
+                    t[i, offset + i] += unit * h[i]
             h = theta * h
         elif op == "powers":
             h = np.concatenate([h * 0 + 1, *(h**k for k in range(1, args[0] + 1))])
@@ -138,6 +170,14 @@ def outputs(
             p = softmax(h, lib)
             t = p[:, None] * (t - (p @ t)[None, :])
             h = p
+        elif op == "shared":
+            power, *names = args
+            for name in names:
+                h = h + 2**power * params[name].sum()
+                for offset, unit in start[name]:
+                    t[:, offset : offset + params[name].size] += unit * 2**power
+        elif op in ("real", "abs2", "conj", "pairs"):
+            h, t = _parted(op, h, t, lib)
         else:
             assert op == "zero", op
             h, t = h * 0, t * 0

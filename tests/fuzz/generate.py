@@ -41,9 +41,24 @@ OBSERVE = (
 COMMON = ("euclidean", "euclidean", "categorical", "categorical", "bernoulli", "gaussian")
 
 
+SHARES = {"terms": 0.12, "complex": 0.12, "mean": 0.1}
+"""The shares of the kinds of problems that are drawn in a way of their own (`kinds.py`)."""
+
+
 def structure(seed: int, number: int) -> Structure:
     """Return a random structure."""
-    rng = np.random.default_rng((seed, number, 0))
+    from . import kinds
+
+    # A generator of its own, so that all other structures of a seed stay what they are.
+    rng = np.random.default_rng((seed, number, 2))
+    kind = rng.choice([*SHARES, "plain"], p=[*SHARES.values(), 1 - sum(SHARES.values())])
+    if kind != "plain":
+        return kinds.KINDS[str(kind)](rng)
+    return plain(np.random.default_rng((seed, number, 0)))
+
+
+def plain(rng) -> Structure:
+    """Return a structure of one real term."""
     pick = lambda *items: items[rng.integers(len(items))]
     dtype = rng.choice(["float64", "float32", "float16", "bfloat16"], p=[0.56, 0.3, 0.07, 0.07])
     metric = pick(*METRICS, *COMMON)
@@ -51,7 +66,7 @@ def structure(seed: int, number: int) -> Structure:
     samples = int(pick(1, 2, 3, 4, 5, 6))
     inputs = int(pick(1, 2, 2, 3))
     data = rng.random() > 0.07 or metric in NEED_DATA
-    program, leaves = _model(rng, inputs, q)
+    program, leaves = model(rng, inputs, q)
     if metric == "graph":
         program = (*program, ("softmax",))
     if rng.random() < 0.03:
@@ -60,7 +75,7 @@ def structure(seed: int, number: int) -> Structure:
     loss = pick(*LOSSES_OF_TARGETS[kind])
     if METRICS[metric].likelihood is not None and data and rng.random() < 0.65:
         loss = None
-    leaves, layout = _tree(rng, leaves)
+    leaves, layout = tree(rng, leaves)
     inverse = str(rng.choice(["pseudo", "tikhonov", "rtol", "rank"], p=[0.45, 0.35, 0.1, 0.1]))
     solvers = ("SVD", "Dual", "Primal", "Auto") + (
         ("Krylov",) if inverse in ("pseudo", "tikhonov") else ()
@@ -89,7 +104,7 @@ def structure(seed: int, number: int) -> Structure:
     )
 
 
-def _model(rng, inputs: int, q: int) -> tuple[tuple, list[Leaf]]:
+def model(rng, inputs: int, q: int) -> tuple[tuple, list[Leaf]]:
     """Return a program from d inputs to q outputs, and the leaves that it uses."""
     kinds = ["dense", "powers", "bilinear", "quadratic", "duplicate", "scaled"]
     kind = rng.choice(kinds, p=[0.45, 0.15, 0.12, 0.1, 0.1, 0.08])
@@ -134,7 +149,7 @@ def _model(rng, inputs: int, q: int) -> tuple[tuple, list[Leaf]]:
     return tuple(program), leaves
 
 
-def _tree(rng, used: list[Leaf]) -> tuple[tuple[Leaf, ...], tuple]:
+def tree(rng, used: list[Leaf]) -> tuple[tuple[Leaf, ...], tuple]:
     """Return all leaves, carried and unused ones among them, and a nested layout."""
     extra = [
         Leaf("unused", "float", (2,)),
@@ -174,22 +189,48 @@ def problem(seed: int, index: int) -> Problem:
     count = int(rng.choice([1, 2, 3], p=[0.6, 0.3, 0.1]))
     chosen = rng.choice(list(SCENARIOS), size=count, replace=False, p=weights / weights.sum())
     scenario = tuple(str(name) for name in chosen)
+    if given.terms:
+        return Problem(given, _all_values(rng, given, scenario), scenario, seed, index)
     return Problem(given, _values(rng, given, scenario), scenario, seed, index)
 
 
-def _values(rng, given: Structure, scenario: tuple[str, ...]) -> Values:
+def _all_values(rng, given: Structure, scenario: tuple[str, ...]) -> Values:
+    """Return the values of several terms: the parameters of the first, and weights."""
+    first = _values(rng, given.terms[0], scenario)
+    about_params = ("saturated", "zero params", "huge params", "tiny params", "bad param")
+    others = tuple(name for name in scenario if name not in about_params)
+    parts = [first, *(_values(rng, term, others, first.params) for term in given.terms[1:])]
+    weights = 10 ** rng.uniform(-2, 2, len(parts))
+    weights[rng.random(len(parts)) < 0.15] = 0.0
+    for part, weight in zip(parts, weights, strict=True):
+        if weight == 0 and rng.random() < 0.5 and part.x is not None:
+            part.x[0] = np.nan  # An absent term may have anything.
+        if rng.random() < 0.01 and part.x is not None:
+            part.x, part.y, part.w = (a if a is None else a[:0] for a in (part.x, part.y, part.w))
+    if rng.random() < 0.02:
+        weights[0] = rng.choice([np.nan, np.inf, -1.0])
+    whole = Values(first.params, damping=first.damping, rtol=first.rtol, gauge=first.gauge)
+    whole.terms, whole.weights = parts, rounded(weights, given.dtype)
+    return whole
+
+
+def _values(rng, given: Structure, scenario: tuple[str, ...], shared=None) -> Values:
+    """Return the values of one term; `shared` are parameters that are given."""
     n, dtype = given.samples, given.dtype
     draw = lambda *shape: rng.standard_normal(shape)
     if "integers" in scenario:
         draw = lambda *shape: rng.integers(-2, 3, shape).astype(float)
-    params = {leaf.name: draw(*leaf.shape) for leaf in given.moving}
+    params = shared or {
+        leaf.name: draw(*leaf.shape) + (1j * draw(*leaf.shape) if leaf.kind == "complex" else 0)
+        for leaf in given.moving
+    }
     x = draw(n, given.inputs) if n else None
     w = rng.random(n) + 0.1 if given.measure == "weights" else None
     others = draw(given.others, given.inputs) if given.others else None
     values = Values(params, x, others, None, w)
     _inputs(rng, given, scenario, values)
     values.constants = _constants(rng, given)
-    values.params = {k: rounded(v, dtype) for k, v in params.items()}
+    values.params = shared or {k: rounded(v, dtype) for k, v in params.items()}
     values.x = None if values.x is None else rounded(values.x, dtype)
     values.others = None if others is None else rounded(others, dtype)
     values.constants = {k: rounded(v, dtype) for k, v in values.constants.items()}
@@ -223,6 +264,9 @@ def _inputs(rng, given: Structure, scenario, values: Values) -> None:
             x[rng.random(x.shape) < rng.choice([0.3, 1.0])] *= far()
         if "tiny inputs" in scenario:
             x[rng.random(x.shape) < rng.choice([0.3, 1.0])] /= far()
+        if given.kind == "mean" and rng.random() < 0.5:
+            # Samples near one another: the spread is small beside the mean.
+            x[...] = x[:1] + x * 2.0 ** -rng.uniform(2, -np.log2(EPS[given.dtype]) / 2)
     names = [name for name in values.params if rng.random() < 0.6]
     for name in names:
         p = values.params[name]
@@ -252,10 +296,10 @@ def _constants(rng, given: Structure) -> dict[str, np.ndarray]:
 
 def plain_outputs(given: Structure, values: Values) -> np.ndarray:
     """Return the outputs in float64, (N, q)."""
-    lib = formulas.Floats(np.float64)
+    lib = formulas.floats(given, "float64")
     params = formulas.moving(given, values, lib)
     with np.errstate(all="ignore"):
-        rows = [None] if values.x is None else list(values.x)
+        rows = [None] if values.x is None else list(map(lib.array, values.x))
         return np.array([formulas.outputs(given, params, x, lib)[0] for x in rows])
 
 
@@ -302,6 +346,9 @@ def _targets(rng, given: Structure, scenario, values: Values) -> None:
         y = np.concatenate([rng.integers(0, 3, (n, 1)), rng.standard_normal((n, q - 3))], axis=1)
     else:
         y = rng.standard_normal((n, q))
+        if given.kind == "mean" and rng.random() < 0.7:
+            w = np.ones(n) if values.w is None else values.w
+            y = y - np.average(y, axis=0, weights=w)
         if "fitted" in scenario:
             y = plain_outputs(given, values)
         reach = {"float64": 150, "float32": 20, "float16": 2, "bfloat16": 20}[given.dtype]
@@ -332,7 +379,7 @@ def _damage(rng, given: Structure, scenario, values: Values) -> None:
     bad = lambda: rng.choice([np.nan, np.inf, -np.inf])
 
     def spoil(a: np.ndarray | None) -> None:
-        if a is not None and a.size and a.dtype.kind == "f":
+        if a is not None and a.size and a.dtype.kind in "fc":
             a.ravel()[rng.integers(a.size)] = bad()
 
     if "bad param" in scenario:

@@ -25,7 +25,7 @@ from mpmath import mp, mpf
 from .bound import Bound, bound_of
 from .errors import norm
 from .geometry import METRICS
-from .problem import Problem
+from .problem import Problem, Structure, Values
 from .reference import TooManyDigits, refer
 
 OUTCOMES = (
@@ -67,12 +67,23 @@ def answer(problem: Problem) -> tuple[np.ndarray | None, str, bool]:
 
 def must_refuse(problem: Problem) -> str:
     """Return why a problem has no answer, from its numbers alone; empty if it may have one."""
-    structure, values = problem.structure, problem.values
-    if values.w is not None and not np.all(np.isfinite(values.w) & (values.w >= 0)):
-        return "a weight is negative or not finite"
-    for name, p in values.params.items():
+    weights = problem.values.weights
+    if weights is not None and not np.all(np.isfinite(weights) & (weights >= 0)):
+        return "a weight of a term is negative or not finite"
+    if any(part.values.x is not None and not len(part.values.x) for part in problem.parts):
+        return "a batch is empty"
+    for part in problem.parts:
+        w = part.values.w
+        if w is not None and not np.all(np.isfinite(w) & (w >= 0)) and part.weight:
+            return "a weight is negative or not finite"
+    for name, p in problem.values.params.items():
         if not np.all(np.isfinite(p)):
             return f"the parameter {name} is not finite"
+    return next(filter(None, (_bad_data(*part[:2]) for part in problem.present)), "")
+
+
+def _bad_data(structure: Structure, values: Values) -> str:
+    """Return what is wrong with the data of a term."""
     present = slice(None) if values.w is None else values.w > 0
     x, y = values.x, values.y
     if x is not None and not np.all(np.isfinite(x[present])):
@@ -84,7 +95,7 @@ def must_refuse(problem: Problem) -> str:
         return "a target is not finite"
     kind = METRICS[structure.metric].targets
     if kind == "label" and np.any((y < 0) | (y >= structure.outputs)):
-        return "a label is out of range"
+        return "a label is out of range" if structure.loss is None else "a label of the user"
     if structure.metric == "bernoulli" and structure.loss is None and np.any((y < 0) | (y > 1)):
         return "a target is not in [0, 1]"
     return ""
@@ -99,8 +110,8 @@ def judge(problem: Problem) -> Verdict:
     if reason:
         if vector is None:
             return Verdict("refused", message)
-        if "label" in reason and problem.structure.loss is not None:
-            return Verdict("ambiguous", f"{reason}, and the loss is the user's")
+        if reason == "a label of the user":
+            return Verdict("ambiguous", "a label is out of range, and the loss is the user's")
         return Verdict("silently wrong", f"{reason}, and the answer is {_short(vector)}")
     try:
         bound = bound_of(problem, refer(problem))
@@ -159,6 +170,6 @@ def as_record(problem: Problem, verdict: Verdict) -> dict[str, Any]:
     s = problem.structure
     return {
         "seed": problem.seed, "index": problem.index, **asdict(verdict), "dtype": s.dtype,
-        "metric": s.metric, "loss": s.loss, "solver": s.solver, "inverse": s.inverse,
+        "kind": s.kind, "metric": "+".join(part.structure.metric for part in problem.parts), "loss": s.loss, "solver": s.solver, "inverse": s.inverse,
         "gauge": s.gauge, "measure": s.measure, "scenario": list(problem.scenario),
     }  # fmt: skip

@@ -31,6 +31,9 @@ def minimise(problem: Problem, outcome: Callable[[Problem], str], tries: int = 4
 def candidates(problem: Problem) -> Iterator[Problem]:
     """Yield simpler problems, the largest steps first."""
     s, v = problem.structure, problem.values
+    if s.terms:
+        yield from _fewer_terms(problem)
+        return
     kept = [leaf for leaf in s.leaves if leaf.moves and leaf.name.startswith("p")]
     if len(kept) < len(s.leaves) and s.gauge != "diagonal":
         params = {leaf.name: v.params[leaf.name] for leaf in kept}
@@ -51,6 +54,28 @@ def candidates(problem: Problem) -> Iterator[Problem]:
         if s.measure == "weights" or (measure, s.measure) == ("sum", "mean"):
             yield _structure(problem, measure=measure).with_values(w=None)
     yield from _simpler_values(problem)
+
+
+def _fewer_terms(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem with a term, or the weights of terms, left out."""
+    s, v = problem.structure, problem.values
+    assert v.terms is not None
+    assert v.weights is not None
+    for i in range(len(s.terms)):
+        if len(s.terms) > 1:
+            terms = (*s.terms[:i], *s.terms[i + 1 :])
+            whole = replace(problem, structure=replace(terms[0], terms=terms))
+            yield whole.with_values(
+                terms=[*v.terms[:i], *v.terms[i + 1 :]], weights=np.delete(v.weights, i)
+            )
+    if not np.all(v.weights == 1):
+        yield problem.with_values(weights=np.ones_like(v.weights))
+    for name, p in v.params.items():
+        for b in (np.zeros_like(p), np.ones_like(p), rounded(np.round(p, 1), s.dtype)):
+            if not np.array_equal(p, b) and _shorter(b, p):
+                params = v.params | {name: b}
+                terms = [replace(term, params=params) for term in v.terms]
+                yield problem.with_values(params=params, terms=terms)
 
 
 def _structure(problem: Problem, **changes) -> Problem:
@@ -79,6 +104,8 @@ def _simpler_values(problem: Problem) -> Iterator[Problem]:
         if a is None or not a.size:
             continue
         simpler = [np.zeros_like(a), np.ones_like(a)]
+        if a.dtype.kind == "c":
+            simpler += [np.round(a), np.round(a, 1), a.real + 0j]
         if a.dtype.kind == "f":
             with np.errstate(all="ignore"):
                 simpler += [np.round(a), np.round(a, 1), np.round(a, 2)]
@@ -86,7 +113,7 @@ def _simpler_values(problem: Problem) -> Iterator[Problem]:
                 simpler.append(np.array(digits).reshape(a.shape))
             simpler = [rounded(b, dtype) for b in simpler]
         for b in simpler:
-            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f") and _shorter(b, a):
+            if not np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") and _shorter(b, a):
                 yield put(name, b)
     short = float(rounded(float(f"{v.damping:.0e}"), dtype))
     if short != v.damping:
@@ -95,7 +122,8 @@ def _simpler_values(problem: Problem) -> Iterator[Problem]:
 
 def _shorter(a: np.ndarray, b: np.ndarray) -> bool:
     """Return whether numbers take fewer characters, so that shrinking ends."""
-    length = lambda x: sum(len(repr(float(value))) for value in x.ravel())
+    both = lambda x: np.stack([np.real(x), np.imag(x)]).ravel()
+    length = lambda x: sum(len(repr(float(value))) for value in both(x))
     return length(a) < length(b) or (not a.any() and b.any())
 
 

@@ -48,6 +48,8 @@ class Sample:
     """M⁺c."""
     outside: np.ndarray | None = None
     """c - MM⁺c."""
+    part: int = 0
+    """The number of its term."""
 
 
 @dataclass
@@ -178,16 +180,34 @@ def _apart(structure, values, params, constants, found: list[Sample]) -> list[Sa
 
 
 def _coupled(found: list[Sample]) -> list[Sample]:
-    """Return the batch as one sample, with the matrix of the covariance of scores."""
+    """Return the batch as one sample, with the matrix of the covariance of scores.
+
+    Each of several outputs of a sample is centred by itself.
+    """
     if not found:
         return []
-    w = np.array([s.weight for s in found], dtype=object)
+    w, q = np.array([s.weight for s in found], dtype=object), len(found[0].z)
     join = lambda name: np.concatenate([getattr(s, name) for s in found])
-    matrix = -w[:, None] * w[None, :] / w.sum()
+    one = -w[:, None] * w[None, :] / w.sum()
     for i in range(len(w)):
-        matrix[i, i] = w[i] * sum(w[j] for j in range(len(w)) if j != i) / w.sum()
-    scaled = [w * join(name) for name in ("c", "terms", "slope")]
+        one[i, i] = w[i] * sum(w[j] for j in range(len(w)) if j != i) / w.sum()
+    matrix = MP.zeros(len(w) * q, len(w) * q)
+    for k in range(q):
+        matrix[k::q, k::q] = one
+    scaled = [np.repeat(w, q) * join(name) for name in ("c", "terms", "slope")]
     return [Sample(mpf(1), join("z"), join("jacobian"), matrix, *scaled)]
+
+
+def all_samples(problem: Problem) -> list[Sample]:
+    """Return every present sample of every term that is present, with the weight of its term."""
+    found = []
+    for number, (structure, values, weight) in enumerate(problem.parts):
+        if weight == 0:
+            continue
+        for s in samples_of(structure, values):
+            s.weight, s.part = s.weight * mpf(weight), number
+            found.append(s)
+    return found
 
 
 def weight_of(structure: Structure, values: Values, i: int) -> Any:
@@ -249,7 +269,7 @@ def refer(problem: Problem) -> Reference:
     damping = mpf(values.damping) if structure.inverse == "tikhonov" else None
     while True:
         with mp.workdps(digits):
-            samples = samples_of(structure, values)
+            samples = all_samples(problem)
             needed = spread(samples, damping) + 80
         if needed <= digits:
             break
