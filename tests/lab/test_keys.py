@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pullback_lab.cli as cli
+import pullback_lab.report.keys as _keys
 
 
 @pytest.fixture
@@ -27,6 +28,8 @@ def test_shares_of_keys_and_claims_that_do_not_depend_on_them(keys, tmp_path):
     assert "The same from every key: `good`, `wrong`." in table
     # Two keys tell that the numbers are the same.
     assert [(tmp_path / f"{n}.runs").read_text() for n in ("good", "chancy")] == ["xx", "x" * 6]
+    # One process runs all keys of a claim: it compiles once.
+    assert len(set((tmp_path / "chancy.processes").read_text().split())) == 1
 
     again = keys("chancy", "good", "wrong", "--count", "7")
     assert again.exit_code == 0
@@ -37,3 +40,23 @@ def test_shares_of_keys_and_claims_that_do_not_depend_on_them(keys, tmp_path):
 def test_unknown_names_and_too_few_keys(keys):
     assert keys("god").exit_code == 2
     assert keys("good", "--count", "1").exit_code == 2
+
+
+def test_a_claim_whose_process_dies_is_run_from_the_other_keys_too(keys, tmp_path):
+    done = keys("dying", "chancy", "--count", "2")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "dying.runs").read_text() == "xx"
+    assert (tmp_path / "chancy.runs").read_text() == "xx"
+
+
+def test_what_is_finished_before_an_interruption_is_in_the_table(keys, tmp_path, monkeypatch):
+    assert keys("good", "chancy", "--count", "3").exit_code == 0
+
+    def ended(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_keys, "run_all", ended)
+    done = keys("good", "chancy", "wrong", "--count", "3")
+    assert done.exit_code == 130 and "same command resumes" in done.output
+    table = (tmp_path / "keys" / "keys.md").read_text()
+    assert "The run was interrupted" in table and "| `chancy`" in table and "`wrong`" not in table

@@ -1,8 +1,9 @@
 """Runs claims from other random keys: how often is the verdict the one on record?
 
 Each key has a folder of its own with the results of a quick run, so that an interrupted run
-resumes. A claim that measures the same numbers from two keys does not depend on the key, and is not
-run again.
+resumes. One process runs a claim from all keys: what it compiles for the first serves the others,
+and compiling is most of the work of a quick run. A claim that measures the same numbers from two
+keys does not depend on the key, and is not run again.
 """
 
 import collections
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..papers import Budget, Claim
+from .files import remove_leftovers
 from .format import format_number
 from .result import Result
-from .run import Watcher, reproduce
+from .run import Watcher, cores, earlier, result_of
+from .workers import Message, Task, Worker, run_all
 
 HEAD = (
     "| claim | verdict on record | keys | as on record | key number, least to largest |\n"
@@ -53,19 +56,48 @@ def vary(
     claims: Mapping[str, Claim], names: Sequence[str], folder: Path, count: int, watcher: Watcher
 ) -> Varied:
     """Run claims from the keys 1 to `count`; after Ctrl-C, return what is finished."""
-    found: dict[str, list[Result]] = {name: [] for name in names or claims}
-    for key in range(1, count + 1):
-        left = [name for name, before in found.items() if len(before) < 2 or not same(before)]
-        if not left:
-            break
-        watcher.note(f"Key {key} of {count}: {len(left)} claims.")
-        report = reproduce(claims, left, folder / f"key-{key}", Budget(key=key), watcher)
-        for result in report.results:
-            if result.name in left:
-                found[result.name].append(result)
-        if not report.complete:
-            return Varied(found, count, False)
-    return Varied(found, count, True)
+    chosen = tuple(names) or tuple(claims)
+    stores = {key: folder / f"key-{key}" / "claims" for key in range(1, count + 1)}
+    found: dict[str, dict[int, Result]] = {name: {} for name in chosen}
+
+    def read() -> None:
+        for key, store in stores.items():
+            before = earlier(claims, chosen, store, Budget(key=key), watcher)[0]
+            for name, result in before.items():
+                found[name].setdefault(key, result)
+
+    def further(name: str) -> Task | None:
+        missing = [key for key in stores if key not in found[name]]
+        if not missing or same(tuple(found[name].values())):
+            return None
+        return Task(name, stores[missing[0]], Budget(key=missing[0]))
+
+    def finished(task: Task, message: Message) -> Task | None:
+        result = result_of(claims[task.name], message, task)
+        found[task.name][task.budget.key] = result
+        following = further(task.name)
+        if following is None:
+            watcher.finished(result)
+        return following
+
+    for store in stores.values():
+        store.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(store)
+    read()
+    tasks = [task for name in chosen if (task := further(name))]
+    watcher.begin(len(chosen), len(chosen) - len(tasks))
+    complete = True
+    try:
+        run_all(
+            tasks, lambda: Worker(claims), cores(), finished, lambda crew: watcher.tick(crew, None)
+        )
+    except KeyboardInterrupt:
+        # A worker may have written a result without having sent its message.
+        read()
+        complete = not any(further(name) for name in chosen)
+        watcher.note("Interrupted. Finished results are kept; the same command resumes the run.")
+    results = {name: [by[key] for key in sorted(by)] for name, by in found.items()}
+    return Varied(results, count, complete)
 
 
 def same(results: Sequence[Result]) -> bool:

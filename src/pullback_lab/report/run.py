@@ -17,7 +17,7 @@ from .perform import describe
 from .report import Report
 from .result import Damaged, Result, load, save
 from .stamp import now, stamp, versions
-from .workers import Ending, Message, Worker, run_all
+from .workers import Ending, Message, Task, Worker, run_all
 
 
 class Watcher(Protocol):
@@ -62,15 +62,15 @@ def reproduce(
     store.mkdir(parents=True, exist_ok=True)
     remove_leftovers(store)
 
-    found, expected = _earlier(claims, chosen, store, budget, watcher)
+    found, expected = earlier(claims, chosen, store, budget, watcher)
     todo = [name for name in chosen if name not in found]
     todo.sort(key=lambda name: expected.get(name, float("inf")), reverse=True)
     watcher.begin(len(chosen), len(chosen) - len(todo))
 
-    def finished(name: str, message: Message) -> None:
-        result = _result(claims[name], message, store, budget)
-        found[name] = result
-        expected[name] = result.seconds
+    def finished(task: Task, message: Message) -> None:
+        result = result_of(claims[task.name], message, task)
+        found[task.name] = result
+        expected[task.name] = result.seconds
         watcher.finished(result)
 
     def tick(workers: list[Worker]) -> None:
@@ -78,40 +78,41 @@ def reproduce(
         watcher.tick(workers, _seconds_left(rest, workers, expected))
 
     try:
-        run_all(todo, lambda: Worker(claims, store, budget), _cores(), finished, tick)
+        tasks = [Task(name, store, budget) for name in todo]
+        run_all(tasks, lambda: Worker(claims), cores(), finished, tick)
     except KeyboardInterrupt:
         # A worker may have written a result without having sent its message.
-        found |= _earlier(claims, [name for name in todo if name not in found], store, budget)[0]
+        found |= earlier(claims, [name for name in todo if name not in found], store, budget)[0]
         watcher.note("Interrupted. Finished results are kept; the same command resumes the run.")
     others = [name for name in claims if name not in chosen]
-    together = found | _earlier(claims, others, store, budget)[0]
+    together = found | earlier(claims, others, store, budget)[0]
     results = tuple(together[name] for name in claims if name in together)
     missing = tuple(name for name in claims if name not in together)
     return Report(results, chosen, missing, budget, now(), versions())
 
 
-def _result(claim: Claim, message: Message, store: Path, budget: Budget) -> Result:
+def result_of(claim: Claim, message: Message, task: Task) -> Result:
     """The result of a claim that has ended; one that did not end well is described here."""
     detail = message.detail
     if message.ending is Ending.SAVED:
         try:
-            result = load(store, claim.name)
+            result = load(task.folder, claim.name)
         except Damaged as damage:
             result, detail = None, f"its result was damaged by another process ({damage})"
         if result is not None:
             return result
         detail = detail or "its result was removed by another process"
-    result = describe(claim, budget, error=f"The claim did not come to an end: {detail}.")
+    result = describe(claim, task.budget, error=f"The claim did not come to an end: {detail}.")
     if message.ending is not Ending.DIED:
         # If the worker could not write its result, neither can this process.
         return result
     try:
-        return save(result, store)
+        return save(result, task.folder)
     except OSError:
         return result
 
 
-def _earlier(
+def earlier(
     claims: Mapping[str, Claim],
     names: Iterable[str],
     store: Path,
@@ -158,7 +159,7 @@ def _seconds_left(
     return max(sum(work) / max(min(len(workers), len(names)), 1), max(work, default=0.0))
 
 
-def _cores() -> int:
+def cores() -> int:
     """The number of cores this process may use, which a container may have restricted."""
     try:
         return max(len(os.sched_getaffinity(0)), 1)

@@ -103,9 +103,7 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     for result in chosen if len(chosen) <= FEW else report.differing:
         _show_rows(result, console)
-    console.print(
-        report.sentence, style="green" if report.agrees else "bold red", highlight=False
-    )
+    console.print(report.sentence, style="green" if report.agrees else "bold red", highlight=False)
 
 
 def _coloured_outcome(result: Result) -> str:

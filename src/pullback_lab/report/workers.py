@@ -31,6 +31,15 @@ class Ending(enum.Enum):
     DIED = "its process ended"
 
 
+class Task(NamedTuple):
+    """A claim to be run."""
+
+    name: str
+    folder: Path
+    """Where its result is written."""
+    budget: Budget
+
+
 class Message(NamedTuple):
     """How the run of a claim ended, and a detail for the user if it ended badly."""
 
@@ -41,8 +50,8 @@ class Message(NamedTuple):
 class Channel(Protocol):
     """The end of a pipe that a worker uses."""
 
-    def recv(self) -> str:
-        """The name of the next claim; raises `EOFError` or `OSError` if the pipe is closed."""
+    def recv(self) -> Task:
+        """The next task; raises `EOFError` or `OSError` if the pipe is closed."""
         ...
 
     def send(self, obj: Message, /) -> None:
@@ -51,13 +60,13 @@ class Channel(Protocol):
 
 
 class Worker:
-    """A process that runs claims, and the claim that it runs now."""
+    """A process that runs claims, and what it runs now."""
 
-    def __init__(self, claims: Mapping[str, Claim], folder: Path, budget: Budget):
+    def __init__(self, claims: Mapping[str, Claim]):
         """Start the process; `claims` must be a registry, which can be pickled."""
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        arguments = (other, claims, folder, budget, os.getpid())
+        arguments = (other, claims, os.getpid())
         self.process = context.Process(target=work, args=arguments, daemon=True)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -70,21 +79,26 @@ class Worker:
             if main:
                 signal.signal(signal.SIGINT, before)
         other.close()
-        self.claim: str | None = None
+        self.task: Task | None = None
         self.since = 0.0
 
-    def take(self, name: str) -> None:
-        """Begin a claim."""
-        self.claim = name
+    @property
+    def claim(self) -> str | None:
+        """The name of the claim that it runs now."""
+        return self.task and self.task.name
+
+    def take(self, task: Task) -> None:
+        """Begin a task."""
+        self.task = task
         self.since = time.monotonic()
         try:
-            self.connection.send(name)
+            self.connection.send(task)
         except OSError:
             pass  # The process is dead; `finish` reports that.
 
     def finish(self) -> Message:
-        """Wait for the end of the claim; a process that died is stopped."""
-        self.claim = None
+        """Wait for the end of the task; a process that died is stopped."""
+        self.task = None
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -104,9 +118,7 @@ class Worker:
             self.process.join()
 
 
-def work(
-    channel: Channel, claims: Mapping[str, Claim], folder: Path, budget: Budget, parent: int
-) -> None:
+def work(channel: Channel, claims: Mapping[str, Claim], parent: int) -> None:
     """The main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
@@ -118,12 +130,12 @@ def work(
 
     while True:
         try:
-            name = channel.recv()
+            task = channel.recv()
         except (EOFError, OSError):
             return  # The pipe was closed, or reset because the parent was killed.
-        result, pictures = perform(claims[name], budget)
+        result, pictures = perform(claims[task.name], task.budget)
         try:
-            save(result, folder, pictures)
+            save(result, task.folder, pictures)
             message = Message(Ending.SAVED)
         except (OSError, TypeError) as error:
             message = Message(Ending.UNSAVED, f"{Ending.UNSAVED.value}: {error}")
@@ -141,39 +153,46 @@ def _exit_with(parent: int) -> None:
 
 
 def run_all(
-    names: Iterable[str],
+    tasks: Iterable[Task],
     start: Callable[[], Worker],
     workers: int,
-    finished: Callable[[str, Message], None],
+    finished: Callable[[Task, Message], Task | None],
     tick: Callable[[list[Worker]], None] = lambda workers: None,
 ) -> None:
-    """Run claims in this order, several at a time."""
-    queue = collections.deque(names)
+    """Run tasks in this order, several at a time.
+
+    `finished` may return a further task, which the same process runs next: what it compiled for
+    the one before serves it too.
+    """
+    queue = collections.deque(tasks)
     crew: list[Worker] = []
     try:
-        while queue or any(worker.claim for worker in crew):
+        while queue or any(worker.task for worker in crew):
             if queue and len(crew) < workers:
                 crew.append(start())
             for worker in crew:
-                if worker.claim is None and queue:
+                if worker.task is None and queue:
                     worker.take(queue.popleft())
             tick(crew)
             # No time is spent waiting while there are processes to be started.
             seconds = 0.0 if queue and len(crew) < workers else 0.2
-            for worker, name in _ready(crew, seconds):
+            for worker, task in _ready(crew, seconds):
                 message = worker.finish()
+                further = finished(task, message)
                 if message.ending is Ending.DIED:
                     crew.remove(worker)
-                finished(name, message)
+                    if further is not None:
+                        queue.appendleft(further)
+                elif further is not None:
+                    worker.take(further)
     finally:
         for worker in crew:
             worker.stop()
 
 
-def _ready(crew: list[Worker], seconds: float) -> list[tuple[Worker, str]]:
-    """Workers whose claims have ended, with those claims, after at most some seconds."""
-    busy = {id(worker.connection): worker for worker in crew if worker.claim}
-    connections = [worker.connection for worker in busy.values()]
+def _ready(crew: list[Worker], seconds: float) -> list[tuple[Worker, Task]]:
+    """Workers whose tasks have ended, with those tasks, after at most some seconds."""
+    busy = {id(worker.connection): (worker, worker.task) for worker in crew if worker.task}
+    connections = [worker.connection for worker, _ in busy.values()]
     ready = multiprocessing.connection.wait(connections, timeout=seconds)
-    found = [busy[id(connection)] for connection in ready]
-    return [(worker, worker.claim or "") for worker in found]
+    return [busy[id(connection)] for connection in ready]

@@ -128,7 +128,13 @@ DEPTH: dict[str, dict[str, Mutant]] = {
     | OTHER_WEIGHTS,
     "depth-figure-3": {"the natural NTK is 1 % too large": scaled("pullback.natural_ntk")},
     "depth-figure-4": NO_POPULATION,
-    "depth-chance": {"the flow is shifted": scaled(PAPERS + "depth.chance.natural_flow", 1.0, 0.1)},
+    "depth-chance": {
+        "the flow is shifted": scaled(PAPERS + "depth.chance.natural_flow", 1.0, 0.1),
+        "the start is forgotten": made(
+            PAPERS + "depth.chance.from_start",
+            lambda f: lambda task, start, t: f(task, 0 * start, t),
+        ),
+    },
     "depth-structure": {
         "the flow is the same in all coefficients": instead(
             PAPERS + "depth.structure.natural_flow", lambda task, t: np.ones_like(task.truth)

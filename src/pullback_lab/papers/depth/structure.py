@@ -39,6 +39,12 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             0.5,
         ),
         at_least(
+            "as well as depth 1: the same ratio, at least 0.7",
+            np.median(natural / euclidean),
+            0.7,
+            Role.CORRECTED,
+        ),
+        at_least(
             "contrast of natural gradient flow, 1 if it knew nothing: least",
             natural.min(),
             2.0,
@@ -66,6 +72,11 @@ CLAIM = Claim(
         "With 2.5 times as many samples as dimensions natural gradient descent still fails to "
         "learn which coefficients are not zero."
     ),
-    verdict=Verdict.FAILS,
+    verdict=Verdict.CORRECTED,
+    stands=False,
     run=run,
+    correction=(
+        "Natural gradient descent separates the support from the rest about as well as Euclidean "
+        "descent at depth 1; what sets depth 2 apart is its own preference for sparse solutions."
+    ),
 )
