@@ -243,11 +243,10 @@ class Gone:
     def recv(self):
         if {lost!r} == "recv":
             raise ConnectionResetError
-        return "good"
+        return workers.Task("good", pathlib.Path({str(folder)!r}), Budget())
     def send(self, words):
         raise BrokenPipeError
-store = pathlib.Path({str(folder)!r})
-workers.work(Gone(), made_claims.REGISTRY, store, Budget(), os.getppid())
+workers.work(Gone(), made_claims.REGISTRY, os.getppid())
 """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path]),
