@@ -67,6 +67,27 @@ class PerDampingFactors(AbstractFactors):
         return _Damped(self, self.family.damped(damping), self.exact.damped(damping))
 
 
+class Missing(AbstractFactors):
+    """Factors where nothing was factorised; every solution is NaN."""
+
+    size: int = eqx.field(static=True)
+    """P."""
+    dtype: Any = eqx.field(static=True)
+
+    @property
+    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Spectrum.unknown(self.dtype)
+
+    def solve_lifted(self, r):
+        return jnp.full(self.size, jnp.nan, self.dtype)
+
+    def solve_covector(self, g):
+        return jnp.full(self.size, jnp.nan, self.dtype)
+
+    def damped(self, damping):
+        return self
+
+
 class _Damped(AbstractFactors):
     """Factors of one λ: by Cholesky, or from the decomposition."""
 
@@ -123,12 +144,14 @@ class PerDamping(AbstractSolver):
         family = self.gram.family(rows)
         least = jnp.asarray(inverse.least_damping, rows.dtype)
         if self.svd:
-            enough = least > jnp.maximum(family.noise, rows.noise**2)
+            enough = least > jnp.maximum(family.matrix.noise, rows.noise**2)
             exact = _unless(enough, lambda: SVD().factorise(_shared(rows, family), inverse))
-        else:
+        elif family.matrix.has_eigenvectors:
             enough = least >= 0
-            gram = _unless(enough, lambda: eigen(family.gram, rows, inverse))
+            gram = _unless(enough, lambda: eigen(family.matrix(), rows, inverse))
             exact = family.build(gram=gram, damping=None)
+        else:
+            enough, exact = least >= 0, Missing(rows.shape[1], rows.dtype)
         return PerDampingFactors(family, exact, enough)
 
 

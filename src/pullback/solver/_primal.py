@@ -186,7 +186,7 @@ class Primal(AbstractSolver):
         - `rows`: what is to be factorised.
         """
         gram, order = self._metric(rows)
-        return Family(gram, eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
+        return Family(Matrix(gram), eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
 
     def factorise(self, rows, inverse):
         gram, order = self._metric(rows)
