@@ -21,6 +21,7 @@ from .._gram.joint import find, joint_factors, joint_rows, mean_of
 from .._rows.rows import AbstractRows
 from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
+from ._cost_devices import dual_share
 from ._redamped import without
 from ._scaled_rows import ScaledRows
 from ._symmetric import (
@@ -230,7 +231,8 @@ class Dual(AbstractSolver):
         pass
 
     def cost(self, setting, inverse):
-        return dual_cost(setting, inverse, self.structured)
+        cost = dual_cost(setting, inverse, self.structured)
+        return dual_share(setting, inverse, self.structured, cost)
 
     def family(self, rows: AbstractRows) -> Family:
         """Return K, kept to be damped several times.

@@ -8,9 +8,9 @@ until the end and no row ever moves. With \(C\) the columns of a panel, from its
 \quad\text{for later panels } j , \]
 
 \(D\) its diagonal block and \(C_{[j]}\) the rows of \(C\) that belong to panel j. Every device has
-the rows of its own of each C, \(m^2/2n\) numbers. \(D\) and \(C\) are sent to all, \(m^2/2\) numbers
-in all panels; the diagonal blocks stay there, \(m^2/p\) numbers for p panels. A device does its
-share of \(m^3/3\) multiplications, and repeats the small factorisations \(D = LL^\top\).
+its own rows of each C, \(m^2/2n\) numbers. \(D\) and \(C\) are sent to all, \(m^2/2\) numbers in all
+panels; the diagonal blocks stay there, \(m^2/p\) numbers for p panels. A device does its share of
+the \(m^3/3\) operations, and repeats the small factorisations \(D = LL^\top\).
 """
 
 from collections.abc import Callable
@@ -29,6 +29,9 @@ from .._compat.lapack import cholesky
 
 MORE, NARROWEST = 4, 64
 """How many panels there are more than devices, and the fewest columns of one."""
+COPIED, SPARE = 2**23, 2**27
+"""Bytes of K: up to the first every device factorises a copy of it, and up to the second its
+eigenvectors may take over where a Cholesky factorisation over devices is not proved."""
 
 
 def cuts(rows: int, devices: int) -> tuple[tuple[int, int], ...]:
@@ -101,24 +104,29 @@ class Panels(eqx.Module):
 
     def cholesky(self, damping: Scalar) -> tuple[PanelFactor, Array]:
         """Return the factor of the matrix + λ, and whether all pivots were positive."""
-        devices, parts, blocks, below = self.axis.size, list(self.parts), [], []
-        positive = jnp.asarray(True)
-        for k, part in enumerate(parts):
-            width = part.shape[1] // devices
-            block = gathered(part[:width], self.axis)
-            block = block + damping * jnp.eye(block.shape[0], dtype=block.dtype)
-            block, fine = cholesky(block)
-            rest = triangular_solve(block, part[width:], lower=True, transpose_a=True)
-            positive = positive & fine
+        blocks, below, fine = [], [], jnp.asarray(True)
+        for part in self.parts:
+            # After a pivot that is not positive nothing follows. Without the condition XLA would
+            # cut the rows of all later panels at once, and keep them.
+            step = lambda below, part: self._step(tuple(below), part, damping)
+            like = jax.eval_shape(step, below, part)
+            nothing = lambda *_, like=like: jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype), like
+            )
+            block, rest, fine = jax.lax.cond(fine, step, nothing, below, part)
             blocks.append(block)
             below.append(rest)
-            if k + 1 == len(parts):
-                break
-            everyone = gathered(rest[None], self.axis)
-            start = 0
-            for j in range(k + 1, len(parts)):
-                end = start + parts[j].shape[1] // devices
-                theirs = everyone[:, start:end].reshape(-1, part.shape[1])
-                parts[j] = parts[j] - rest[start:] @ theirs.T
-                start = end
-        return PanelFactor(tuple(blocks), tuple(below), self.axis), positive
+        return PanelFactor(tuple(blocks), tuple(below), self.axis), fine
+
+    def _step(
+        self, below: tuple[Array, ...], part: Float[Array, "rows w"], damping: Scalar
+    ) -> tuple[Array, Array, Array]:
+        """Return the diagonal block of the factor, its rows below, and whether pivots were fine."""
+        rows, width = part.shape[0], part.shape[1] // self.axis.size
+        if below:
+            # What panels before this one have in its rows.
+            left = jnp.concatenate([x[x.shape[0] - rows :] for x in below], axis=1)
+            part = part - left @ gathered(left[:width], self.axis).T
+        block = gathered(part[:width], self.axis)
+        block, fine = cholesky(block + damping * jnp.eye(block.shape[0], dtype=block.dtype))
+        return block, triangular_solve(block, part[width:], lower=True, transpose_a=True), fine

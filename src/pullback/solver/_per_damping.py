@@ -23,7 +23,6 @@ from jaxtyping import Array
 
 from .._rows.rows import AbstractRows
 from ._base import AbstractFactors, AbstractSolver, Spectrum
-from ._cost import svd_cost
 from ._dual import Dual
 from ._primal import Primal
 from ._svd import SVD
@@ -133,7 +132,7 @@ class PerDamping(AbstractSolver):
 
     def cost(self, setting, inverse):
         cost = self.gram.cost(setting, inverse)
-        more = svd_cost(setting).memory if self.svd else 0.0
+        more = SVD().cost(setting, inverse).memory if self.svd else 0.0
         return cost._replace(memory=cost.memory + more)
 
     @property

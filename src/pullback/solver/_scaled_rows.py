@@ -21,12 +21,8 @@ from .._gram.joint import JointFactors, mean_of
 from .._gram.kernel import kernel_of_rows
 from .._rows.rows import AbstractRows
 from .._rows.shared import GATHERED
-from ._panels import Panels
+from ._panels import COPIED, SPARE, Panels
 from ._symmetric import AbstractMatrix, Factored, rounding
-
-COPIED, SPARE = 2**23, 2**27
-"""Bytes of K: up to the first every device factorises a copy of it, and up to the second its
-eigenvectors may take over where a Cholesky factorisation over devices is not proved."""
 
 
 class ScaledRows(AbstractMatrix):
