@@ -168,8 +168,10 @@ def panels(case):
 
 
 def small(case):
-    _scaled_rows.COPIED, _panels.NARROWEST = 0, 1
-    return devices.run(case.removeprefix("small-"))
+    # Nor are there eigenvectors to take over.
+    _scaled_rows.COPIED, _scaled_rows.SPARE, _panels.NARROWEST = 0, 0, 1
+    case = case.removeprefix("small-")
+    return devices.run(case) if case.count("-") == 5 else devices.checked(case)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@ r"""What one of n devices does, keeps and is sent, from the cost estimate of one
 
 Bytes are those of the results of what is sent (sums, copies, factors round a ring), as a compiled
 program lists them; loops whose turns are decided at run time count once. A product with A ends in a
-copy of m numbers, one with its transpose in a sum of P numbers; a solution and its certificate take
-about `PRODUCTS` of each.
+copy of m numbers, one with its transpose in a sum of P numbers.
 """
 
 from ..inverse._base import AbstractInverse
@@ -11,6 +10,7 @@ from ._cost import KRYLOV_STEPS, SINGULAR, Cost, Setting, factorisation, held_of
 from ._panels import COPIED, MORE
 
 PRODUCTS = 4
+"""How many of each a solution, its right-hand side and its certificate take; `SVD` one less."""
 
 
 def is_tall(rows: int, size: int, devices: int) -> bool:
@@ -18,9 +18,9 @@ def is_tall(rows: int, size: int, devices: int) -> bool:
     return devices > 1 and rows // devices >= size
 
 
-def _products(setting: Setting) -> float:
+def _products(setting: Setting, count: int = PRODUCTS) -> float:
     """Return how many numbers the products of a solution are."""
-    return 1.0 * PRODUCTS * (setting.rows + setting.size)
+    return 1.0 * count * (setting.rows + setting.size)
 
 
 def svd_share(setting: Setting, inverse: AbstractInverse, cost: Cost) -> Cost:
@@ -28,7 +28,7 @@ def svd_share(setting: Setting, inverse: AbstractInverse, cost: Cost) -> Cost:
     n, m, size = setting.devices, setting.rows, setting.size
     if n == 1:
         return cost
-    formed, products = setting.jacobian / n, _products(setting)
+    formed, products = setting.jacobian / n, _products(setting, PRODUCTS - 1)
     weighs = setting.graded and inverse.cancels_weights
     if is_tall(m, size, n) and not weighs:
         flops = formed + SINGULAR * (m / n + n * size) * size**2

@@ -214,8 +214,9 @@ class _DampedRange(eqx.Module):
 class Dual(AbstractSolver):
     """Eigenvectors of K (Cholesky of K + λ where the inverse is damped), for every inverse.
 
-    O(m² P + m³) operations, O(m P + m²) memory. Where the model is understood (dense layers,
-    convolutions, look-ups) K is computed from factors of the layers, and A is never formed.
+    O(m² P + m³) operations, O(m P + m²) memory, of which each of several devices has a share if the
+    inverse is damped. Where the model is understood (dense layers, convolutions, look-ups) K is
+    computed from factors of the layers, and A is never formed.
     """
 
     structured: bool = eqx.field(static=True, default=True)

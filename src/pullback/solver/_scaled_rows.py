@@ -21,7 +21,7 @@ from .._gram.joint import JointFactors, mean_of
 from .._gram.kernel import kernel_of_rows
 from .._rows.rows import AbstractRows
 from .._rows.shared import GATHERED
-from ._panels import COPIED, SPARE, Panels
+from ._panels import COPIED, SPARE, Panels, cuts
 from ._symmetric import AbstractMatrix, Factored, rounding
 
 
@@ -97,9 +97,11 @@ class ScaledRows(AbstractMatrix):
 
     def _panels(self) -> Panels:
         """Return K in panels."""
-        mine, axis = self._local_factors(), self.rows.axis
+        mine, axis = jax.lax.stop_gradient(self._local_factors()), self.rows.axis
         assert axis is not None
-        return Panels.of(mine, lambda other: joint_block(mine, other), axis)
+        # Of the block between two devices a panel takes what is below its first row.
+        widest = cuts(self.rows.local.shape[0], axis.size)[0][1]
+        return Panels.of(mine, lambda other: joint_block(mine, other, widest), axis)
 
     @property
     def removed(self) -> Scalar:
