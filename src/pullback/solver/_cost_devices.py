@@ -1,4 +1,4 @@
-r"""What one of n devices does, keeps and is sent, from the cost estimate of one that has all samples.
+r"""What one of n devices does, keeps and is sent, from the cost estimate of one with all samples.
 
 Bytes are those of the results of what is sent (sums, copies, factors round a ring), as a compiled
 program lists them; loops whose turns are decided at run time count once. A product with A ends in a

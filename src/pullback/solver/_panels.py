@@ -2,15 +2,16 @@ r"""Cholesky factorisation of a symmetric matrix whose rows are spread over devi
 
 A symmetric matrix may be eliminated in any order of its rows. Each of n devices has b = m/n of
 them; a *panel* is the next few rows of every device, \(w\) in all, so that all devices are busy
-until the end and no row ever moves. With \(C\) the columns of a panel, from its own rows on,
+until the end and no row ever moves. With \(C\) the columns of a panel, from its own rows on, and
+\(C_j\) those of the panels before it,
 
-\[ D = LL^\top, \qquad C \leftarrow C L^{-\top}, \qquad C_j \leftarrow C_j - C\,C_{[j]}^\top
-\quad\text{for later panels } j , \]
+\[ C \leftarrow C - \sum_j C_j\,C_{j}^{\prime\top}, \qquad D = LL^\top, \qquad C \leftarrow C
+L^{-\top} , \]
 
-\(D\) its diagonal block and \(C_{[j]}\) the rows of \(C\) that belong to panel j. Every device has
-its own rows of each C, \(m^2/2n\) numbers. \(D\) and \(C\) are sent to all, \(m^2/2\) numbers in all
-panels; the diagonal blocks stay there, \(m^2/p\) numbers for p panels. A device does its share of
-the \(m^3/3\) operations, and repeats the small factorisations \(D = LL^\top\).
+\(C_j'\) the rows of \(C_j\) that belong to the panel, and \(D\) its diagonal block. Of each \(C\)
+a device has its own rows, \(m^2/2n\) numbers. The \(C_j'\) and \(D\) are sent to all, \(m^2/2\)
+numbers in all panels; the diagonal blocks stay there, \(m^2/p\) numbers for p panels. A device does
+its share of the \(m^3/3\) operations, and repeats the small factorisations \(D = LL^\top\).
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 r"""`SVD`: the singular value decomposition of \(A\). The reference among our solvers.
 
-It does not square the condition number. Over devices that each have at least P rows A stays where
-it is (`tall_svd`); otherwise every device has a copy of it. For metrics that saturate (`graded`) and an inverse under
-which the weights of rows cancel, the decomposition is that of `_graded.py`.
+It does not square the condition number. For metrics that saturate (`graded`) and an inverse under
+which the weights of rows cancel, the decomposition is that of `_graded.py`. Over devices that each
+have at least P rows, A stays where it is (`tall_svd`); otherwise every device has a copy of it.
 """
 
 import equinox as eqx
