@@ -6,7 +6,7 @@ import pytest
 from helpers import normal
 
 import pullback as pb
-from pullback._gram.across import joint_kernel, joint_product
+from pullback._gram.across import as_factors, joint_block, joint_kernel, joint_product
 from pullback._gram.joint import find, joint_factors
 
 PARAMS = {
@@ -109,3 +109,13 @@ def test_the_rows_are_not_formed(monkeypatch):
 
 def square(z, y):
     return jnp.sum((z - y) ** 2, axis=1) / 2
+
+
+def test_a_block_between_devices_may_leave_out_what_a_panel_does_not_take():
+    # Tiles of 181 rows: some are left out, and none that is needed.
+    one, other = normal(700, 5, seed=1), normal(700, 5, seed=2)
+    found = np.asarray(joint_block(as_factors(one), as_factors(other), ahead=40))
+    whole = np.asarray(one) @ np.asarray(other).T
+    needed = np.arange(700)[None, :] < np.arange(700)[:, None] + 40
+    assert np.allclose(found[needed], whole[needed], rtol=1e-13, atol=1e-13)
+    assert np.sum(found == 0) > 80_000

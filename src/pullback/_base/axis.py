@@ -73,21 +73,24 @@ def own(tree: PyTree, axis: Axis | None) -> PyTree:
     return jax.tree.map(cut, tree)
 
 
-def around(tree: PyTree, function: Callable[[PyTree], Array], axis: Axis) -> Array:
+def around(tree: PyTree, function: Callable[[PyTree], PyTree], axis: Axis) -> PyTree:
     """Return a function of the trees of all devices, side by side in the order of the devices.
 
     The trees travel round a ring, so that each is sent on once in a turn and two are here at once.
     """
     ring = [(k, (k - 1) % axis.size) for k in range(axis.size)]
     like, here = jax.eval_shape(function, tree), place(axis)
-    width = like.shape[1]
-    out = jnp.zeros((like.shape[0], width * axis.size), like.dtype)
+    wide = lambda x: jnp.zeros((x.shape[0], x.shape[1] * axis.size), x.dtype)
 
     def turn(k, state):
         out, tree = state
-        column = (here + jnp.asarray(k, here.dtype)) % axis.size * width
-        out = jax.lax.dynamic_update_slice_in_dim(out, function(tree), column, 1)
+        other = (here + jnp.asarray(k, here.dtype)) % axis.size
+
+        def put(out, x):
+            return jax.lax.dynamic_update_slice_in_dim(out, x, other * x.shape[1], 1)
+
+        out = jax.tree.map(put, out, function(tree))
         moved = jax.tree.map(lambda x: jax.lax.ppermute(x, axis.names, ring), tree)
         return out, moved
 
-    return jax.lax.fori_loop(0, axis.size, turn, (out, tree))[0]
+    return jax.lax.fori_loop(0, axis.size, turn, (jax.tree.map(wide, like), tree))[0]

@@ -22,7 +22,7 @@ def joint_kernel(factors: JointFactors) -> Float[Array, "m m"]:
     """The lower triangle of K; entries above the diagonal tiles are zero."""
     if len(factors.parts) == 1:
         return kernel(factors.parts[0])
-    sizes = [part.rows.shape[0] * part.rows.shape[1] for part in factors.parts]
+    sizes = [_row_count(part) for part in factors.parts]
     out = jnp.zeros((sum(sizes), sum(sizes)), factors.parts[0].rows.dtype)
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
     for k, part in enumerate(factors.parts):
@@ -33,12 +33,26 @@ def joint_kernel(factors: JointFactors) -> Float[Array, "m m"]:
     return out
 
 
-def joint_block(one: JointFactors, other: JointFactors) -> Float[Array, "m l"]:
-    """K between two sets of samples of the same terms: those of two devices, say."""
-    terms = range(len(one.parts))
-    return jnp.block(
-        [[_cross(_shared(one, k, j), _shared(other, j, k)) for j in terms] for k in terms]
-    )
+def joint_block(
+    one: JointFactors, other: JointFactors, ahead: int | None = None
+) -> Float[Array, "m l"]:
+    """K between two sets of samples of the same terms: those of two devices, say.
+
+    With `ahead` the entries that are farther than this to the right of the diagonal may be zero.
+    """
+    terms, sizes = range(len(one.parts)), [_row_count(part) for part in one.parts]
+    starts = [sum(sizes[:k]) for k in terms]
+    reach = lambda k, j: None if ahead is None else starts[k] - starts[j] + ahead
+    blocks = [
+        [_cross(_shared(one, k, j), _shared(other, j, k), reach(k, j)) for j in terms]
+        for k in terms
+    ]
+    return jnp.block(blocks)
+
+
+def _row_count(factors: Factors) -> int:
+    """Return how many rows of A the samples of a term have."""
+    return factors.rows.shape[0] * factors.rows.shape[1]
 
 
 def as_factors(rows: Float[Array, "m P"]) -> JointFactors:
@@ -59,8 +73,11 @@ def _shared(factors: JointFactors, k: int, j: int) -> Factors:
     )
 
 
-def _cross(one: Factors, other: Factors) -> Float[Array, "m l"]:
-    """K between the samples of two terms, which have the same leaves."""
+def _cross(one: Factors, other: Factors, reach: int | None = None) -> Float[Array, "m l"]:
+    """K between the samples of two terms, which have the same leaves.
+
+    With `reach` the entries that are at least this far to the right of the diagonal may be zero.
+    """
     (n, q, _), (p, r, _) = one.rows.shape, other.rows.shape
     item = jnp.dtype(one.rows.dtype).itemsize
     pairs = [d.shape[2] * e.shape[2] for d, e in zip(one.d, other.d, strict=True)]
@@ -83,7 +100,11 @@ def _cross(one: Factors, other: Factors) -> Float[Array, "m l"]:
             place = (i * count * q, j * width * r)
             return jax.lax.dynamic_update_slice(out, tile, place)
 
-        return jax.lax.fori_loop(0, -(-p // width), put, out)
+        turns = -(-p // width)
+        if reach is not None:
+            columns = jnp.minimum((i + 1) * count, n) * q + reach
+            turns = jnp.clip(-(-columns // (width * r)), 0, turns)
+        return jax.lax.fori_loop(0, turns, put, out)
 
     start = jnp.zeros((n * q, p * r), one.rows.dtype)
     return jax.lax.fori_loop(0, -(-n // count), row, start)

@@ -2,8 +2,9 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
-from .._base.axis import Axis, gathered, own
+from .._base.axis import Axis, gathered, own, total
 from .._base.types import Outputs
 from ..metric._base import AbstractMetric, AbstractRoot
 
@@ -63,7 +64,19 @@ class SharedRoot(AbstractRoot):
         return own(self.whole.unit(gathered(w, self.devices)), self.devices)
 
     def unit_transpose(self, v):
-        return own(self.whole.unit_transpose(gathered(v, self.devices)), self.devices)
+        roots, mean = self.whole.samples, self.whole.mean
+        if roots is None or mean is None:
+            return own(self.whole.unit_transpose(gathered(v, self.devices)), self.devices)
+        # Of the samples of other devices only the mean is needed: rows of J, of which this makes
+        # rows of A, stay where they are.
+        roots, mean = own((roots, mean), self.devices)
+        y = jax.vmap(lambda root, v: root.unit_transpose(v))(roots, v)
+        mean = mean.astype(y.dtype)[:, None]
+        y = jnp.where(mean == 0, 0.0, y)
+        # Twice: the mean of what is left is that of its rounding.
+        for _ in range(2):
+            y = y - total(jnp.sum(mean * y, axis=0, keepdims=True), self.devices)
+        return jnp.where(mean == 0, 0.0, y).ravel()
 
     def unit_lift(self, c):
         return own(self.whole.unit_lift(gathered(c, self.devices)), self.devices)

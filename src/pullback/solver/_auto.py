@@ -17,7 +17,7 @@ import equinox as eqx
 from ..inverse._base import AbstractInverse
 from ..inverse._moore_penrose import MoorePenrose
 from ._base import AbstractSolver
-from ._cost import Setting, setting_of, svd_cost
+from ._cost import Setting, setting_of
 from ._dual import Dual
 from ._krylov import Krylov
 from ._per_damping import PerDamping
@@ -114,7 +114,10 @@ class Auto(AbstractSolver):
     def resolve(self, rows, inverse):
         m, size = rows.shape
         # The first rule needs the shape only: the program of a small model is not walked.
-        first = self._svd(Setting(m, size, rows.count, rows.dtype, 0.0), inverse)
+        setting = Setting(
+            m, size, rows.count, rows.dtype, 0.0, devices=rows.shares, graded=rows.graded
+        )
+        first = self._svd(setting, inverse)
         if first is not None:
             return first.solver, rows
         setting, rows = setting_of(rows)
@@ -129,7 +132,7 @@ class Auto(AbstractSolver):
         rows, size = setting.rows, setting.size
         damped = inverse.damping is not None or inverse.factorised_per_damping
         limit = DAMPED_SVD_WORK if damped else SVD_WORK
-        fits = svd_cost(setting).memory <= self.memory
+        fits = SVD().cost(setting, inverse).memory <= self.memory
         if _svd_work(setting) > limit or not fits:
             return None
         kind = "damped" if damped else "undamped"

@@ -56,6 +56,10 @@ class Setting(NamedTuple):
     """The settings of several terms; none for a problem of one term."""
     labels: tuple[str, ...] = ()
     """What to call them."""
+    devices: int = 1
+    """On how many devices the samples are."""
+    graded: bool = False
+    """Whether the scales of rows may differ by more than a float resolves."""
 
     @property
     def terms(self) -> "tuple[Setting, ...]":
@@ -92,6 +96,8 @@ class Cost(NamedTuple):
     """Whether A is never formed."""
     remark: str = "forms A, at least in blocks"
     """How it is done, in a few words."""
+    sent: float = 0.0
+    """Bytes that a device is sent by the others."""
 
 
 def setting_of(rows: AbstractRows) -> tuple[Setting, AbstractRows]:
@@ -113,7 +119,7 @@ def setting_of(rows: AbstractRows) -> tuple[Setting, AbstractRows]:
     forward = sum(part.forward for part in parts)
     setting = Setting(
         m, size, rows.count, rows.dtype, forward, by_sample=rows.by_sample, parts=parts,
-        labels=rows.objective.labels,
+        labels=rows.objective.labels, devices=rows.shares, graded=rows.graded,
     )  # fmt: skip
     return setting, rows
 
@@ -130,6 +136,7 @@ def _term(rows: Rows, dual: Layout | None, shares: int) -> Setting:
     return Setting(
         m, size, count, rows.dtype, forward, dual, find_term(rows, single=True),
         rows.by_sample, rows.cut if isinstance(rows.cut, Cut) else None, walked, unusable(rows),
+        devices=shares, graded=rows.graded,
     )  # fmt: skip
 
 
@@ -144,7 +151,7 @@ def svd_cost(setting: Setting) -> Cost:
 def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> Cost:
     """Return the cost of K and its factors."""
     m = setting.rows
-    solve, copies = _factorisation(m, inverse)
+    solve, copies = factorisation(m, inverse)
     if not structured or any(term.dual is None for term in setting.terms):
         flops = (
             setting.jacobian
@@ -164,6 +171,14 @@ def dual_cost(setting: Setting, inverse: AbstractInverse, structured: bool) -> C
     )
     flops = (1 + 1 / tile_count(setting.count, m, setting.dtype, widest)) * pairs + pulls + solve
     return Cost(flops, memory * setting.item, structured=kept > 0, remark=_remark(kept > 0))
+
+
+def held_of(setting: Setting, structured: bool) -> float:
+    """Return how many numbers the factors of the layers are, or A where it is formed."""
+    if not structured or any(term.dual is None for term in setting.terms):
+        return 1.0 * setting.rows * setting.size
+    _, held, _, kept = _of_factors(setting)
+    return held + 1.0 * setting.rows * (setting.size - kept)
 
 
 def _of_factors(setting: Setting) -> tuple[float, float, int, int]:
@@ -200,7 +215,7 @@ def primal_cost(
 ) -> Cost:
     """Return the cost of G and its factors."""
     size = setting.size
-    solve, copies = _factorisation(size, inverse)
+    solve, copies = factorisation(size, inverse)
     memory = copies * size * size * setting.item + workspace
     used = structured and any(term.primal is not None for term in setting.terms)
     if not used:
@@ -235,7 +250,7 @@ def _remark(structured: bool) -> str:
     return "A is never formed" if structured else "forms A, at least in blocks"
 
 
-def _factorisation(n: int, inverse: AbstractInverse) -> tuple[float, float]:
+def factorisation(n: int, inverse: AbstractInverse) -> tuple[float, float]:
     """Operations, and how many n × n matrices are there at once."""
     if inverse.damping is not None:
         return CHOLESKY * n**3, 3.0

@@ -12,21 +12,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._base.axis import Axis, around
-from .._base.types import Flat, Scalar
+from .._base.types import Flat
 from .._base.vector import norm
-from .._compat.lapack import cholesky
-from .._gram.across import as_factors, joint_block, joint_kernel, joint_product
-from .._gram.apply import Products, StackedProducts, products
-from .._gram.centred import Gram, centred_kernel, centred_product
-from .._gram.factors import Factors
-from .._gram.holomorphic import half_factors, half_of, half_rows, turned_cholesky, turned_kernel
-from .._gram.joint import JointFactors, find, joint_factors, joint_rows, mean_of
-from .._gram.kernel import kernel_of_rows
+from .._gram.apply import products
+from .._gram.centred import Gram
+from .._gram.holomorphic import half_factors, half_of, half_rows
+from .._gram.joint import find, joint_factors, joint_rows, mean_of
 from .._rows.rows import AbstractRows
 from ._base import AbstractSolver, skip_zero
 from ._cost import dual_cost
+from ._cost_devices import dual_share
 from ._redamped import without
+from ._scaled_rows import ScaledRows
 from ._symmetric import (
     CANCELS,
     TURNS,
@@ -42,80 +39,6 @@ from ._symmetric import (
 HIDDEN, UNDECIDED = 1e4, 50.0
 """Of the largest singular value of A, in eps: above the first one is more than rounding, and below
 the second it is rounding; what may be either, and matters, is refused."""
-
-
-class ScaledRows(eqx.Module):
-    """diag(scale) Â, in factors if the model's structure allows it, otherwise dense."""
-
-    rows: AbstractRows
-    factors: JointFactors | None
-    """With the scale, unless a mean is taken off the rows."""
-    scale: Float[Array, " m"]
-    products: Products | StackedProducts | None = None
-    """Products with the factors, where they cost less than a pass through the model."""
-    half: Factors | None = None
-    """Of every other row, without the scale, if those in between are i times the same."""
-
-    def __call__(self) -> Gram:
-        """Return K, lower triangle."""
-        if self.rows.axis is not None:
-            return Gram(self._over_devices(self.rows.axis), jnp.zeros((), self.rows.dtype))
-        mean = mean_of(self.rows)
-        if self.half is not None:
-            matrix = self._present[:, None] * turned_kernel(self.half) * self._present[None, :]
-            return Gram(matrix, jnp.zeros((), matrix.dtype))
-        if self.factors is not None and mean is not None:
-            return centred_kernel(self.factors.parts[0], mean, self._present)
-        if self.factors is not None:
-            return Gram(joint_kernel(self.factors), jnp.zeros((), self.rows.dtype))
-        assert self.rows.dense is not None
-        matrix = self.scale[:, None] * kernel_of_rows(self.rows.dense) * self.scale[None, :]
-        return Gram(matrix, jnp.zeros((), matrix.dtype))
-
-    def _over_devices(self, axis: Axis) -> Float[Array, "m m"]:
-        """Return K: each device makes its rows of it, and sends them to all."""
-        factors = self.factors
-        if factors is None:
-            assert self.rows.dense is not None
-            factors = as_factors(self.rows.own(self.scale)[:, None] * self.rows.dense)
-        mine = factors
-        return self.rows.gathered(around(mine, lambda other: joint_block(mine, other), axis))
-
-    @property
-    def removed(self) -> Scalar:
-        """What was taken off the rows, whose rounding products through the model have."""
-        formed = self.rows.dense is not None
-        return jnp.zeros((), self.rows.dtype) if formed else self.rows.removed
-
-    def cholesky(self, matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Array]:
-        """Return the Cholesky factor of K + λ, and whether all pivots were positive."""
-        return cholesky(matrix) if self.half is None else turned_cholesky(matrix, self.scale)
-
-    def product(self, y: Array) -> Array:
-        """Return K y."""
-        if self.factors is None or self.rows.axis is not None:
-            return self.mv(self.rmv(y))
-        mean = mean_of(self.rows)
-        if mean is None:
-            return joint_product(self.factors, y)
-        return centred_product(self.factors.parts[0], mean, self._present, y)
-
-    @property
-    def _present(self) -> Float[Array, " m"]:
-        """The scale, zero for rows of absent samples."""
-        return jnp.where(self.rows.active, self.scale, 0.0)
-
-    def mv(self, eta: Flat) -> Array:
-        """Return diag(scale) Â η."""
-        if self.products is not None:
-            return self.products.mv(eta)
-        return self.scale * self.rows.unit_mv(eta)
-
-    def rmv(self, y: Array) -> Flat:
-        """Return the transpose on y."""
-        if self.products is not None:
-            return self.products.rmv(y)
-        return self.rows.unit_rmv(self.scale * y)
 
 
 class DualFactors(AbstractSymmetricFactors):
@@ -291,8 +214,9 @@ class _DampedRange(eqx.Module):
 class Dual(AbstractSolver):
     """Eigenvectors of K (Cholesky of K + λ where the inverse is damped), for every inverse.
 
-    O(m² P + m³) operations, O(m P + m²) memory. Where the model is understood (dense layers,
-    convolutions, look-ups) K is computed from factors of the layers, and A is never formed.
+    O(m² P + m³) operations, O(m P + m²) memory, of which each of several devices has a share if the
+    inverse is damped. Where the model is understood (dense layers, convolutions, look-ups) K is
+    computed from factors of the layers, and A is never formed.
     """
 
     structured: bool = eqx.field(static=True, default=True)
@@ -308,7 +232,8 @@ class Dual(AbstractSolver):
         pass
 
     def cost(self, setting, inverse):
-        return dual_cost(setting, inverse, self.structured)
+        cost = dual_cost(setting, inverse, self.structured)
+        return dual_share(setting, inverse, self.structured, cost)
 
     def family(self, rows: AbstractRows) -> Family:
         """Return K, kept to be damped several times.
@@ -320,7 +245,7 @@ class Dual(AbstractSolver):
         graded = self._scaled(rows)(rows.scale)
         zero = jnp.zeros((), rows.dtype)
         build = eqx.Partial(DualFactors, scaled=graded, grading=rows.scale, kernel=zero)
-        return Family(graded(), build, graded.rows)
+        return Family(graded.kept(), build, graded.rows)
 
     def factorise(self, rows, inverse):
         scaled = self._scaled(rows)

@@ -30,6 +30,7 @@ from .._rows.gauge import EuclideanGauge
 from .._rows.rows import AbstractRows
 from ._base import AbstractFactors, AbstractSolver, Spectrum, refuse_filter
 from ._cost import krylov_cost
+from ._cost_devices import krylov_share
 from ._iterations import Operator, conjugate_gradients, ritz_values
 from ._lsmr import lsmr
 from ._preconditioner import AbstractPreconditioner
@@ -278,7 +279,7 @@ class Krylov(AbstractSolver):
             )
 
     def cost(self, setting, inverse):
-        return krylov_cost(setting)
+        return krylov_share(setting, krylov_cost(setting))
 
     def factorise(self, rows, inverse):
         self.check(inverse)

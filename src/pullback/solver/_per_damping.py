@@ -23,7 +23,6 @@ from jaxtyping import Array
 
 from .._rows.rows import AbstractRows
 from ._base import AbstractFactors, AbstractSolver, Spectrum
-from ._cost import svd_cost
 from ._dual import Dual
 from ._primal import Primal
 from ._svd import SVD
@@ -65,6 +64,27 @@ class PerDampingFactors(AbstractFactors):
 
     def damped(self, damping):
         return _Damped(self, self.family.damped(damping), self.exact.damped(damping))
+
+
+class Missing(AbstractFactors):
+    """Factors where nothing was factorised; every solution is NaN."""
+
+    size: int = eqx.field(static=True)
+    """P."""
+    dtype: Any = eqx.field(static=True)
+
+    @property
+    def spectrum(self) -> Spectrum:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Spectrum.unknown(self.dtype)
+
+    def solve_lifted(self, r):
+        return jnp.full(self.size, jnp.nan, self.dtype)
+
+    def solve_covector(self, g):
+        return jnp.full(self.size, jnp.nan, self.dtype)
+
+    def damped(self, damping):
+        return self
 
 
 class _Damped(AbstractFactors):
@@ -112,7 +132,7 @@ class PerDamping(AbstractSolver):
 
     def cost(self, setting, inverse):
         cost = self.gram.cost(setting, inverse)
-        more = svd_cost(setting).memory if self.svd else 0.0
+        more = SVD().cost(setting, inverse).memory if self.svd else 0.0
         return cost._replace(memory=cost.memory + more)
 
     @property
@@ -123,12 +143,14 @@ class PerDamping(AbstractSolver):
         family = self.gram.family(rows)
         least = jnp.asarray(inverse.least_damping, rows.dtype)
         if self.svd:
-            enough = least > jnp.maximum(family.noise, rows.noise**2)
+            enough = least > jnp.maximum(family.matrix.noise, rows.noise**2)
             exact = _unless(enough, lambda: SVD().factorise(_shared(rows, family), inverse))
-        else:
+        elif family.matrix.has_eigenvectors:
             enough = least >= 0
-            gram = _unless(enough, lambda: eigen(family.gram, rows, inverse))
+            gram = _unless(enough, lambda: eigen(family.matrix(), rows, inverse))
             exact = family.build(gram=gram, damping=None)
+        else:
+            enough, exact = least >= 0, Missing(rows.shape[1], rows.dtype)
         return PerDampingFactors(family, exact, enough)
 
 

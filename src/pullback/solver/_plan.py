@@ -9,7 +9,9 @@ import jax
 from .._base.show import grid, paragraph
 from .._base.tree import split
 from .._base.types import Params
+from .._compat.devices import manual_axes
 from .._gram.factors import Layout
+from .._problem.layout import find_layout
 from .._problem.validate import check_inputs, validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
@@ -35,6 +37,8 @@ class Route(eqx.Module):
     """Whether A is never formed."""
     fits: bool
     remark: str
+    sent: float = 0.0
+    """Bytes that a device is sent by the others."""
 
     def __repr__(self) -> str:
         return f"Route({self._text()}, {self.remark})"
@@ -61,6 +65,8 @@ class Plan(eqx.Module):
     memory: int
     leaves: tuple[tuple[str, str], ...]
     """How each parameter leaf enters the kernel: as factors or as rows, and why."""
+    devices: int = 1
+    """On how many devices the samples are; operations and bytes are those of one of them."""
 
     @property
     def route(self) -> Route:
@@ -69,17 +75,22 @@ class Plan(eqx.Module):
 
     def __str__(self) -> str:
         m, size = self.shape
+        several = self.devices > 1
+        sent = f"{'sent':>12}" if several else ""
         lines = [
             f"A is {m} x {size} ({self.samples} samples, {self.dtype}); one gradient takes "
             f"{_si(self.gradient)}flop",
-            f"{'route':<10}{'operations':>14}{'/ gradient':>12}{'memory':>12}   how",
+            f"{'route':<10}{'operations':>14}{'/ gradient':>12}{'memory':>12}{sent}   how",
         ]
+        if several:
+            lines.insert(1, self._shared())
         for route in self.routes:
             mark = "> " if route.solver == self.chosen else "  "
+            sent = f"{_si(route.sent) + 'B':>12}" if several else ""
             lines.append(
                 f"{mark + route.solver:<10}{_si(route.flops) + 'flop':>14}"
                 f"{route.flops / max(self.gradient, 1.0):>12.3g}"
-                f"{_si(route.memory) + 'B':>12}   {route.remark}"
+                f"{_si(route.memory) + 'B':>12}{sent}   {route.remark}"
             )
         lines.append(f"runs: {self.chosen}. {self.reason}")
         if not self.fits:
@@ -98,17 +109,29 @@ class Plan(eqx.Module):
                 f"{_si(route.flops)}flop",
                 f"{route.flops / max(self.gradient, 1.0):.3g}",
                 f"{_si(route.memory)}B",
+                *([f"{_si(route.sent)}B"] if self.devices > 1 else []),
                 route.remark,
             )
             for route in self.routes
         ]
         m, size = self.shape
         words = [f"A is {m} x {size} ({self.samples} samples, {self.dtype}). {self.reason}"]
+        if self.devices > 1:
+            words.append(f"{self._shared().capitalize()}.")
         if not self.fits:
             words.append(f"Does not fit in {_si(self.memory)}B: {self._offer()}.")
-        routes = grid(("route", "operations", "/ gradient", "memory", "how"), rows)
+        sent = ("sent",) if self.devices > 1 else ()
+        routes = grid(("route", "operations", "/ gradient", "memory", *sent, "how"), rows)
         leaves = grid(("parameters", "how they enter"), self.leaves)
         return routes + "".join(map(paragraph, words)) + leaves
+
+    def _shared(self) -> str:
+        """Return what each of several devices has, in one line."""
+        m, size = self.shape
+        return (
+            f"each of {self.devices} devices has {m // self.devices} rows, all {size} parameters, "
+            "and vectors of both; the numbers below are those of one device"
+        )
 
     def _offer(self) -> str:
         others = [route.solver for route in self.routes if route.fits]
@@ -128,6 +151,8 @@ def plan(
 ) -> Plan:
     """Return what a natural gradient would cost, from shapes alone; nothing is compiled.
 
+    If the samples are spread over devices, the cost is that of one of them.
+
     **Arguments:**
 
     - `problem`, `params`, `batch`: as for `natural_gradient`; only their shapes are used.
@@ -143,16 +168,7 @@ def plan(
         solver = auto if memory is None else Auto(memory)
     limit = getattr(solver, "memory", Auto().memory) if memory is None else memory
     strategy = Strategy(inverse, solver)
-    params, data = validate(problem, params, batch)
-    found: list[Setting] = []
-
-    def analyse(params, data):
-        check_inputs(data)
-        rows = rows_at(problem.at(data), params).in_gauge(strategy.inverse.gauge)
-        found.append(setting_of(rows)[0])
-
-    eqx.filter_eval_shape(analyse, params, data)
-    setting, inverse = found[0], strategy.inverse
+    setting, inverse = _setting(problem, params, batch, strategy), strategy.inverse
     chosen, reason = strategy.solver, "Asked for."
     if isinstance(chosen, Auto):
         chosen, reason = chosen.choose(setting, inverse)
@@ -165,14 +181,37 @@ def plan(
         shape=(setting.rows, setting.size),
         samples=setting.count,
         dtype=str(setting.dtype),
-        gradient=3 * setting.forward,
+        gradient=3 * setting.forward / setting.devices,
         routes=routes,
         chosen=chosen.name,
         reason=reason,
         fits=next(route.fits for route in routes if route.solver == chosen.name),
         memory=limit,
         leaves=_leaves(setting, isinstance(chosen, Primal), params),
+        devices=setting.devices,
     )
+
+
+def _setting(problem: Any, params: Params, batch: Any, strategy: Strategy) -> Setting:
+    """Return the shapes that decide the cost."""
+    spread, (params, data) = 1, validate(problem, params, batch, spread=True)
+    layout = None if manual_axes() else find_layout(problem, params, (data, None), params)[0]
+    if layout is None or not layout.names:
+        params, data = validate(problem, params, batch)
+    else:
+        # Shapes of all samples, without where they are.
+        spread = layout.size
+        shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if eqx.is_array(x) else x
+        params, data = jax.tree.map(shape, (params, data))
+    found: list[Setting] = []
+
+    def analyse(params, data):
+        check_inputs(data)
+        rows = rows_at(problem.at(data), params).in_gauge(strategy.inverse.gauge)
+        found.append(setting_of(rows)[0])
+
+    eqx.filter_eval_shape(analyse, params, data)
+    return found[0]._replace(devices=spread)
 
 
 def _route(
@@ -187,7 +226,9 @@ def _route(
     if cost is None:
         return Route(solver.name, math.nan, math.nan, False, True, "its cost is not known")
     fits = cost.memory <= memory
-    return Route(solver.name, cost.flops, cost.memory, cost.structured, fits, cost.remark)
+    return Route(
+        solver.name, cost.flops, cost.memory, cost.structured, fits, cost.remark, cost.sent
+    )
 
 
 def _leaves(setting: Setting, primal: bool, params: Params) -> tuple[tuple[str, str], ...]:

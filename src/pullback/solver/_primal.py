@@ -15,6 +15,7 @@ from .._gram.structured import WORKSPACE, find, metric_gram
 from .._rows.rows import MEMORY, AbstractRows, Rows, scatter
 from ._base import AbstractSolver
 from ._cost import primal_cost
+from ._cost_devices import primal_share
 from ._redamped import without
 from ._symmetric import (
     AbstractSymmetricFactors,
@@ -176,7 +177,8 @@ class Primal(AbstractSolver):
 
     def cost(self, setting, inverse):
         workspace = WORKSPACE if self.structured else MEMORY
-        return primal_cost(setting, inverse, self.structured, workspace)
+        cost = primal_cost(setting, inverse, self.structured, workspace)
+        return primal_share(setting, inverse, cost)
 
     def family(self, rows: AbstractRows) -> Family:
         """Return G, kept to be damped several times.
@@ -186,7 +188,7 @@ class Primal(AbstractSolver):
         - `rows`: what is to be factorised.
         """
         gram, order = self._metric(rows)
-        return Family(gram, eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
+        return Family(Matrix(gram), eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
 
     def factorise(self, rows, inverse):
         gram, order = self._metric(rows)

@@ -1,17 +1,20 @@
 r"""`SVD`: the singular value decomposition of \(A\). The reference among our solvers.
 
 It does not square the condition number. For metrics that saturate (`graded`) and an inverse under
-which the weights of rows cancel, the decomposition is that of `_graded.py`.
+which the weights of rows cancel, the decomposition is that of `_graded.py`. Over devices that each
+have at least P rows, A stays where it is (`tall_svd`); otherwise every device has a copy of it.
 """
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._base.axis import Axis, gathered, own, total
 from .._base.vector import norm
 from ..inverse._base import numerical_zero, respond
 from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
 from ._cost import svd_cost
+from ._cost_devices import is_tall, svd_share
 from ._graded import graded_factors, thin_svd
 from ._redamped import Redamped, damped_filter, inverse_damping, without
 
@@ -21,6 +24,7 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
 
     scale: Float[Array, " m"]
     u: Float[Array, "m k"]
+    """Where A stays in block rows, the rows of this device."""
     s: Float[Array, " k"]
     vt: Float[Array, "k P"]
     h: Float[Array, " k"]
@@ -29,9 +33,11 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
     spectrum: Spectrum
     dropped: Float[Array, " k"] | None = None
     """Singular values that may or may not be rounding of the mean of the rows, and were dropped."""
+    axis: Axis | None = eqx.field(static=True, default=None)
+    """The devices on which the rows of u are; `None` if all are here."""
 
     def solve_lifted(self, r):
-        w = self.u.T @ (self.scale * r)
+        w = total(self.u.T @ own(self.scale * r, self.axis), self.axis)
         return self._decided(self.vt.T @ (self.s * self.h * w), w, 1)
 
     def solve_covector(self, g):
@@ -93,13 +99,16 @@ class SVD(AbstractSolver):
         pass
 
     def cost(self, setting, inverse):
-        return svd_cost(setting)
+        return svd_share(setting, inverse, svd_cost(setting))
 
     def factorise(self, rows, inverse):
-        dense = rows.unit_rows()
         if rows.graded and inverse.cancels_weights:
-            return graded_factors(dense, rows.log_scale, inverse)
-        u, s, vt = thin_svd(rows.scale[:, None] * dense)
+            return graded_factors(rows.unit_rows(), rows.log_scale, inverse)
+        axis = rows.axis if is_tall(*rows.shape, rows.shares) else None
+        if axis is None:
+            u, s, vt = thin_svd(rows.scale[:, None] * rows.unit_rows())
+        else:
+            u, s, vt = tall_svd(rows.own(rows.scale)[:, None] * rows.local.unit_rows(), axis)
         noise = rows.noise
         h, kept, cutoff = respond(inverse, s, rows.shape, noise)
         dropped = None
@@ -119,4 +128,17 @@ class SVD(AbstractSolver):
             kernel=jnp.asarray(inverse.kernel, rows.dtype),
             spectrum=Spectrum.of(s, kept, cutoff),
             dropped=dropped,
+            axis=axis,
         )
+
+
+def tall_svd(rows: Float[Array, "b P"], axis: Axis) -> tuple[Array, Array, Array]:
+    """Return U, s, Vᵀ of the rows of all devices, of U those of this device; b ≥ P.
+
+    A = QR on each device, the R of all devices below each other are another such matrix, and its R
+    has the singular values of A. Only n P² numbers are sent.
+    """
+    q, r = jnp.linalg.qr(rows)
+    top, r = jnp.linalg.qr(gathered(r, axis))
+    u, s, vt = thin_svd(r)
+    return q @ (own(top, axis) @ u), s, vt

@@ -25,6 +25,7 @@ from .._gram.centred import Gram
 from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse, respond
 from ._base import AbstractDecomposition, AbstractFactors, Spectrum
+from ._panels import PanelFactor
 from ._redamped import Redamped, damped_filter, inverse_damping
 
 Map = Callable[[Array], Array]
@@ -84,13 +85,12 @@ class Eigen(eqx.Module):
 class Damped(eqx.Module):
     """K + λ or G + λ = L Lᵀ.
 
-    Also keeps a function that recomputes the matrix for the rare eigenvector fallback: LAPACK
-    overwrites its input, and keeping a copy would double the memory.
+    Also keeps what recomputes the matrix for the rare eigenvector fallback: LAPACK overwrites its
+    input, and keeping a copy would double the memory.
     """
 
-    cholesky: Float[Array, "n n"]
-    """L below the diagonal; above it, anything."""
-    again: Callable[[], Gram]
+    cholesky: "Cholesky | PanelFactor"
+    again: "AbstractMatrix"
     damping: Scalar
     proved: Array
     """Whether the matrix is positive definite beyond rounding."""
@@ -120,40 +120,96 @@ class Damped(eqx.Module):
             return how(apply(h), part)
 
         # The condition is on the solution: around the factor it would cost XLA two copies of it.
-        inverse = lambda x: cho_solve((self.cholesky, True), x)
-        solution = how(inverse, None)
+        solution = how(lambda x: self.cholesky.solve(x), None)
         if not self.careful:
             return jnp.where(self.proved, solution, jnp.nan)
         return jax.lax.cond(self.proved, lambda: solution, by_eigenvectors)
 
 
-class Matrix(eqx.Module):
+class Cholesky(eqx.Module):
+    """L of L Lᵀ, on this device."""
+
+    factor: Float[Array, "n n"]
+    """L below the diagonal; above it, anything."""
+
+    def solve(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return (L Lᵀ)⁻¹ x."""
+        return cho_solve((self.factor, True), x)
+
+
+class Factored(NamedTuple):
+    """K + λ or G + λ = L Lᵀ, and what tells whether to rely on it."""
+
+    factor: Cholesky | PanelFactor
+    positive: Array
+    """Whether all pivots were."""
+    size: Scalar
+    """‖A‖, the Frobenius norm."""
+    diagonal: Float[Array, " n"]
+    """Of K + λ or G + λ."""
+    lost: Scalar
+    """See `Gram`."""
+
+
+class AbstractMatrix(eqx.Module):
+    """K or G: how it is made, and factorised where it is damped."""
+
+    @abc.abstractmethod
+    def __call__(self) -> Gram:
+        """Return the matrix, lower triangle, and what was taken off it."""
+
+    @property
+    def has_eigenvectors(self) -> bool:
+        """Whether eigenvectors can take over where a Cholesky factorisation is not proved."""
+        return True
+
+    @property
+    def noise(self) -> Scalar:
+        """The λ at or below which a Cholesky factorisation is not proved; see `damped`."""
+        matrix, lost = self()
+        return rounding(jnp.diagonal(matrix), lost)
+
+    def kept(self) -> "AbstractMatrix":
+        """Return the same matrix, made once for several factorisations."""
+        return Matrix(self())
+
+    def cholesky(self, matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Array]:
+        """Return the Cholesky factor of the damped matrix, and whether all pivots were positive."""
+        return cholesky(matrix)
+
+    def factorised(self, damping: Scalar) -> Factored:
+        """Return the Cholesky factorisation of the matrix + λ."""
+        matrix, lost = jax.lax.stop_gradient(self())
+        # Read before it is written, so that everything happens in place; `jnp.trace` would read it
+        # all.
+        index, diagonal = jnp.arange(matrix.shape[0]), jnp.diagonal(matrix)
+        size, diagonal = jnp.sqrt(jnp.sum(diagonal)), diagonal + damping
+        matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
+        factor, positive = self.cholesky(matrix)
+        return Factored(Cholesky(factor), positive, size, diagonal, lost)
+
+
+class Matrix(AbstractMatrix):
     """An already computed K or G, for `damped`, which would otherwise compute it again."""
 
     gram: Gram
 
-    def __call__(self) -> Gram:
-        """Return the matrix, and what was taken off it."""
+    def __call__(self):
         return self.gram
 
 
 class Family(eqx.Module):
     """K or G, kept to be damped several times."""
 
-    gram: Gram
+    matrix: AbstractMatrix
     build: Callable[..., "AbstractSymmetricFactors"]
     """Factors from `gram` and `damping`; a pytree."""
     rows: AbstractRows
     """What the matrix was made of, with a dense Ã if that was formed."""
 
-    @property
-    def noise(self) -> Scalar:
-        """The λ at or below which a Cholesky factorisation is not proved; see `damped`."""
-        return rounding(jnp.diagonal(self.gram.matrix), self.gram.lost)
-
     def damped(self, damping: Scalar) -> "AbstractSymmetricFactors":
         """Return factors by Cholesky, of solutions that are NaN if that is not proved."""
-        gram = damped(Matrix(self.gram), damping, careful=False)
+        gram = damped(self.matrix, damping, careful=False)
         return self.build(gram=gram, damping=damping)
 
 
@@ -184,30 +240,24 @@ def eigen(gram: Gram, rows: AbstractRows, inverse: AbstractInverse) -> Eigen:
     return Eigen(vectors[:, ::-1], s, h, kept, spectrum, resolution, refinements, inverse.truncates)
 
 
-def damped(make: Callable[[], Gram], damping: Scalar, careful: bool) -> Damped:
-    """Return Cholesky factors of K + λ or G + λ; `make` is a pytree that returns K or G.
+def damped(make: AbstractMatrix, damping: Scalar, careful: bool) -> Damped:
+    """Return Cholesky factors of K + λ or G + λ.
 
     The matrix is positive semi-definite by construction, and its smallest computed eigenvalue is at
     least -n·eps·‖·‖, with the norm of what it was summed from; so with λ above that the sum is
     positive definite. The pivots are checked all the same. Otherwise eigenvectors take over, if it
     is to be `careful`, and the spectrum reports it.
     """
-    matrix, lost = jax.lax.stop_gradient(make())
-    n = matrix.shape[0]
-    # Read before it is written, so that everything happens in place; `jnp.trace` would read it all.
-    index, diagonal = jnp.arange(n), jnp.diagonal(matrix)
-    size = jnp.sqrt(jnp.sum(diagonal))
-    diagonal = diagonal + damping
-    matrix = matrix.at[index, index].set(diagonal, unique_indices=True)
-    noise = rounding(diagonal, lost)
-    factor, positive = getattr(make, "cholesky", cholesky)(matrix)
-    proved = positive & (damping > noise)
-    spectrum = Spectrum.unknown(matrix.dtype, fallback=~proved)
+    factor, positive, size, diagonal, lost = make.factorised(damping)
+    n, dtype = diagonal.shape[0], diagonal.dtype
+    proved = positive & (damping > rounding(diagonal, lost))
+    spectrum = Spectrum.unknown(dtype, fallback=~proved)
     # Each refinement multiplies the error by about this: as many as leave 100 eps.
-    eps = float(jnp.finfo(matrix.dtype).eps)
+    eps = float(jnp.finfo(dtype).eps)
     factor_of_error = math.sqrt(n) * eps * jnp.max(diagonal, initial=0.0) / damping
     needed = jnp.ceil(math.log(100 * eps) / jnp.log(jnp.minimum(factor_of_error, 0.5))) - 1
     refinements = jnp.clip(jnp.nan_to_num(needed), 1, MOST).astype(int)
+    careful = careful and make.has_eigenvectors
     return Damped(factor, make, damping, proved, size, spectrum, refinements, careful)
 
 

@@ -1,0 +1,79 @@
+r"""What one of n devices does, keeps and is sent, from the cost estimate of one with all samples.
+
+Bytes are those of the results of what is sent (sums, copies, factors round a ring), as a compiled
+program lists them; loops whose turns are decided at run time count once. A product with A ends in a
+copy of m numbers, one with its transpose in a sum of P numbers.
+"""
+
+from ..inverse._base import AbstractInverse
+from ._cost import KRYLOV_STEPS, SINGULAR, Cost, Setting, factorisation, held_of
+from ._panels import COPIED, MORE
+
+PRODUCTS = 4
+"""How many of each a solution, its right-hand side and its certificate take; `SVD` one less."""
+
+
+def is_tall(rows: int, size: int, devices: int) -> bool:
+    """Return whether a device has at least as many rows of A as there are parameters."""
+    return devices > 1 and rows // devices >= size
+
+
+def _products(setting: Setting, count: int = PRODUCTS) -> float:
+    """Return how many numbers the products of a solution are."""
+    return 1.0 * count * (setting.rows + setting.size)
+
+
+def svd_share(setting: Setting, inverse: AbstractInverse, cost: Cost) -> Cost:
+    """Return the cost of `SVD` on each device."""
+    n, m, size = setting.devices, setting.rows, setting.size
+    if n == 1:
+        return cost
+    formed, products = setting.jacobian / n, _products(setting, PRODUCTS - 1)
+    weighs = setting.graded and inverse.cancels_weights
+    if is_tall(m, size, n) and not weighs:
+        flops = formed + SINGULAR * (m / n + n * size) * size**2
+        memory = (3.7 * m / n + 3 * n * size) * size * setting.item
+        remark = "A in block rows, R of a QR decomposition on every device"
+        return Cost(flops, memory, remark=remark, sent=(n * size**2 + products) * setting.item)
+    sent = (1.0 * m * size + products) * setting.item
+    flops = cost.flops - setting.jacobian + formed
+    return Cost(flops, cost.memory, remark="A on every device", sent=sent)
+
+
+def dual_share(setting: Setting, inverse: AbstractInverse, structured: bool, cost: Cost) -> Cost:
+    """Return the cost of `Dual` on each device."""
+    n, m, item = setting.devices, setting.rows, setting.item
+    if n == 1:
+        return cost
+    solve, copies = factorisation(m, inverse)
+    held, products = held_of(setting, structured), _products(setting)
+    # A block of K between two devices is not known to be the transpose of another.
+    formed = 2 * (cost.flops - solve) / n
+    damped = inverse.damping is not None or inverse.factorised_per_damping
+    if not damped or m * m * item <= COPIED:
+        memory = (copies * m * m + 3 * held / n) * item
+        sent, remark = (held + m * m + products) * item, "K on every device"
+        return Cost(formed + solve, memory, cost.structured, f"{cost.remark}; {remark}", sent)
+    memory = (2 * m * m + 3 * held) / n * item
+    sent = (held + m * m * (1 + 1 / (n + MORE)) / 2 + products) * item
+    return Cost(formed + solve / n, memory, cost.structured, f"{cost.remark}; K in panels", sent)
+
+
+def primal_share(setting: Setting, inverse: AbstractInverse, cost: Cost) -> Cost:
+    """Return the cost of `Primal` on each device."""
+    n, size = setting.devices, setting.size
+    if n == 1:
+        return cost
+    solve, _ = factorisation(size, inverse)
+    sent = (1.0 * size**2 + _products(setting)) * setting.item
+    flops = (cost.flops - solve) / n + solve
+    return cost._replace(flops=flops, remark=f"{cost.remark}; G on every device", sent=sent)
+
+
+def krylov_share(setting: Setting, cost: Cost) -> Cost:
+    """Return the cost of `Krylov` on each device."""
+    n = setting.devices
+    if n == 1:
+        return cost
+    sent = 1.0 * KRYLOV_STEPS * (setting.rows + setting.size) * setting.item
+    return cost._replace(flops=cost.flops / n, sent=sent)

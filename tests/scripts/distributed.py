@@ -1,0 +1,181 @@
+"""Cases of `tests/solver/test_devices_memory.py`, in a process with eight devices.
+
+Reads names of cases, and prints one line of JSON for each:
+
+- `solver-inverse-samples-inputs-width`: the program of a natural gradient on eight devices is
+  compiled and read: what is sent, and the memory of a device. It is not run; shapes are enough.
+- `panels-devices-rows`: the Cholesky factorisation of `solver/_panels.py`, compared with NumPy.
+- `small-` and a case of `devices.py`: that case with K in panels, as if it were large.
+"""
+
+import functools
+import json
+import math
+import re
+import sys
+
+import devices
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+import pullback as pb
+from pullback._base.axis import Axis
+from pullback._compat.devices import Layout
+from pullback._natural.natural_gradient import compute, compute_shared
+from pullback._problem.batch import Batch
+from pullback.solver import _panels, _scaled_rows
+from pullback.solver._strategy import Strategy
+
+jax.config.update("jax_enable_x64", True)
+
+CLASSES = 3
+INVERSES = {"Tikhonov": pb.Tikhonov(1e-2), "MoorePenrose": pb.MoorePenrose()}
+COLLECTIVES = ("all-gather", "all-reduce", "collective-permute", "all-to-all", "reduce-scatter")
+HEAD = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
+RESULT = re.compile(r" = (.*?) ([a-z][\w\-]*)\(")
+SHAPE = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
+TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.\-]+)")
+
+
+def bytes_of(result):
+    """The bytes of the arrays of a result, from their types."""
+    shapes = SHAPE.findall(result)
+    return sum(
+        int(bits) // 8 * math.prod(int(d) for d in ds.split(",") if d) for bits, ds in shapes
+    )
+
+
+def volume(sent):
+    return sum(size * times for _, size, times in sent)
+
+
+def read(text):
+    """What a program sends to one device: kind, bytes and number of each collective.
+
+    A loop whose number of turns is not known counts once: it refines a solution, and a
+    well-conditioned problem needs no more. A condition counts as the branch that sends more.
+    """
+    bodies, name, entry = {}, None, None
+    for line in text.splitlines():
+        if head := HEAD.match(line):
+            name = head.group(1)
+            bodies[name] = []
+            entry = name if line.startswith("ENTRY") else entry
+        elif name is not None and RESULT.search(line):
+            bodies[name].append(line)
+
+    @functools.cache
+    def sent(name):
+        found = []
+        for line in bodies[name]:
+            result, kind = RESULT.search(line).groups()
+            kind = kind.removesuffix("-start")
+            if kind in COLLECTIVES:
+                found.append((kind, bytes_of(result), 1))
+            elif kind == "while":
+                turns = TURNS.search(line)
+                turns = int(turns.group(1)) if turns else 1
+                inside = sent(re.search(r"body=%([\w.\-]+)", line).group(1))
+                found += [(kind, size, turns * times) for kind, size, times in inside]
+            elif kind == "conditional":
+                names = re.findall(r"%([\w.\-]+)", str(BRANCHES.findall(line)))
+                found += max((sent(name) for name in names), key=volume)
+            elif kind == "call":
+                found += sent(re.search(r"to_apply=%([\w.\-]+)", line).group(1))
+        return tuple(found)
+
+    return sent(entry)
+
+
+def model(p, x):
+    return jnp.tanh(x @ p["w"]) @ p["v"]
+
+
+def problem_of(samples, inputs, width):
+    """A problem, and the shapes of its parameters and of its batch."""
+    shape = jax.ShapeDtypeStruct
+    params = {"w": shape((inputs, width), float), "v": shape((width, CLASSES), float)}
+    batch = Batch(shape((samples, inputs), float), shape((samples,), int))
+    return pb.Composite(model, metric=pb.metric.Categorical()), params, batch
+
+
+def compiled(function, *shapes):
+    # All that a natural gradient returns: its certificate takes products with A, too.
+    return jax.jit(lambda *x: jax.tree.leaves(function(*x))).lower(*shapes).compile()
+
+
+def measured(case):
+    """Memory of one device, alone and of eight, and what it is sent then."""
+    solver, inverse, *sizes = case.split("-")
+    solver, inverse = getattr(pb.solver, solver)(), INVERSES[inverse]
+    problem, params, batch = problem_of(*map(int, sizes))
+    strategy = Strategy(inverse, solver)
+    mesh = jax.make_mesh((8,), ("data",))
+    on = lambda spec: NamedSharding(mesh, PartitionSpec(spec))
+    layout = Layout(mesh, ("data",))
+    alone = lambda params, batch: compute(problem, params, batch, strategy, careful=False)
+    many = lambda *point: compute_shared(layout, problem, *point, strategy, careful=False)
+    there = lambda tree, spec: jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on(spec)), tree
+    )
+    one = compiled(alone, params, batch)
+    eight = compiled(many, there(params, None), there(batch, "data"))
+    sent = read(eight.as_text())
+    zeros = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
+    spread = jax.device_put(tuple(zeros(batch)), on("data"))
+    plan = pb.plan(problem, zeros(params), spread, inverse=inverse, solver=solver)
+    return {
+        "alone": one.memory_analysis().temp_size_in_bytes,
+        "each": eight.memory_analysis().temp_size_in_bytes,
+        "sent": volume(sent),
+        "planned": plan.route.sent,
+        "shape": plan.shape,
+        "devices": plan.devices,
+        "text": str(plan),
+        "gathers": sorted({size for kind, size, _ in sent if kind == "all-gather"}),
+    }
+
+
+def panels(case):
+    """How far a solution is from that of NumPy, and whether pivots were found to be positive."""
+    count, rows = map(int, case.split("-")[1:])
+    mesh, axis = jax.make_mesh((count,), ("data",)), Axis(("data",), count)
+    spread = NamedSharding(mesh, PartitionSpec("data"))
+    rng = np.random.default_rng(0)
+    a, r = rng.standard_normal((rows, rows + 9)), rng.standard_normal(rows)
+
+    def solve(a):
+        made = _panels.Panels.of(a, lambda other: a @ other.T, axis)
+        factor, positive = made.cholesky(jnp.asarray(0.1))
+        _, negative = made.cholesky(jnp.asarray(-100.0))
+        return factor.solve(jnp.asarray(r)), made.diagonal, positive, negative
+
+    mapped = jax.shard_map(
+        solve, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec(), check_vma=False
+    )
+    y, diagonal, positive, negative = jax.jit(mapped)(jax.device_put(a, spread))
+    kernel = a @ a.T
+    expected = np.linalg.solve(kernel + 0.1 * np.eye(rows), r)
+    return {
+        "gap": devices.gap(y, expected),
+        "diagonal": devices.gap(diagonal, np.diag(kernel)),
+        "pivots": [bool(positive), bool(negative)],
+        "panels": len(_panels.cuts(rows // count, count)),
+    }
+
+
+def small(case):
+    # Nor are there eigenvectors to take over.
+    _scaled_rows.COPIED, _scaled_rows.SPARE, _panels.NARROWEST = 0, 0, 1
+    case = case.removeprefix("small-")
+    return devices.run(case) if case.count("-") == 5 else devices.checked(case)
+
+
+if __name__ == "__main__":
+    assert jax.device_count() == 8
+    for name in sys.argv[1:]:
+        how = {"panels": panels, "small": small}.get(name.split("-")[0], measured)
+        print(json.dumps({"case": name} | how(name)), flush=True)

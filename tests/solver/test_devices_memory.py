@@ -1,0 +1,83 @@
+"""Samples over eight devices: what each is sent, how much memory it takes, and the shared Cholesky
+factorisation of K (`tests/scripts/distributed.py`).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "distributed.py"
+
+
+def run(*cases):
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    flags = f"--xla_force_host_platform_device_count=8 {quick}"
+    env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(SCRIPT), *cases]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_shared_cholesky_factorisation_is_that_of_numpy():
+    # More panels than one, the last one narrower, on more and on fewer devices.
+    for line in run("panels-2-70", "panels-4-100", "panels-8-264"):
+        assert line["panels"] > 1
+        assert line["gap"] < 1e-12
+        assert line["diagonal"] < 1e-14
+        assert line["pivots"] == [True, False]
+
+
+SMALL = ("dense-Dual-Tikhonov-Weights-Explicit-2",)
+MORE = (
+    "conv-Dual-Tikhonov-Weights-Explicit-4",
+    "scores-Dual-Tikhonov-Mean-Auto-8",
+    "pde-Dual-Tikhonov-Sum-Auto-4",
+)
+
+
+def check_answers(cases):
+    for line in run(*(f"small-{case}" for case in cases)):
+        assert max(line["vector"], line["pushforward"]) < 1e-12 * max(1, line["condition"] / 100)
+        assert line["result"] == ["successful"] * 2
+        assert line["equal"]
+
+
+def test_the_answer_with_k_in_panels_is_that_of_one_device():
+    check_answers(SMALL)
+
+
+@pytest.mark.slow
+def test_more_answers_with_k_in_panels():
+    check_answers(MORE)
+
+
+def check_programs(cases, memory):
+    for line in run(*cases):
+        (m, size), (samples, inputs) = line["shape"], map(int, line["case"].split("-")[2:4])
+        batch, rows, jacobian = 8 * samples * inputs, 8 * m * size, 8 * samples * 3 * size
+        # Neither the batch nor A nor J is copied to every device.
+        assert not {batch, rows, jacobian} & set(line["gathers"]), line
+        assert max(line["gathers"]) < rows / 4, line
+        assert line["planned"] / 1.2 < line["sent"] < 1.2 * line["planned"], line
+        assert line["each"] <= memory * line["alone"], line
+        assert line["devices"] == 8
+        assert "each of 8 devices has" in line["text"]
+
+
+def test_primal_sends_the_metric_once_and_shares_the_rows():
+    check_programs(["Primal-Tikhonov-16384-16-8"], 1 / 4)
+
+
+@pytest.mark.slow
+def test_dual_keeps_its_rows_of_k():
+    check_programs(["Dual-Tikhonov-2048-16-512"], 1 / 4)
+
+
+@pytest.mark.slow
+def test_a_tall_svd_sends_triangles():
+    check_programs(["SVD-Tikhonov-8192-12-4"], 1 / 4)
