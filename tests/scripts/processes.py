@@ -152,7 +152,10 @@ def walk(case, steps):
         time.sleep(0.1)
 
     print("ready", flush=True)
-    end = case.fit(case.spread(BATCH), int(steps), checkpoint=saving, callback=told)
+    opt = pb.NaturalGradientDescent(PROBLEM, pb.Tikhonov(0.1), pb.solver.Primal(), step=0.01)
+    draw = pb.minibatches(case.spread(BATCH), 6)
+    options = {"progress": False, "until": (), "checkpoint": saving, "callback": told}
+    end = pb.fit(opt, case.params, draw, int(steps), **options)
     return {"fit": flat(end.params), "losses": flat(end.history["loss"])}
 
 

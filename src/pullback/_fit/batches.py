@@ -84,6 +84,8 @@ class AbstractSource(abc.ABC):
 
     same = False
     """Whether every step has the same batch."""
+    constant = False
+    """Whether the data for the loop are the same each time, and never end."""
 
     @abc.abstractmethod
     def take(self, limit: int) -> tuple[Any, int]:
@@ -99,6 +101,8 @@ class AbstractSource(abc.ABC):
 
 class AbstractConstant(AbstractSource):
     """A source whose data are the same in every step, whatever it draws from them."""
+
+    constant = True
 
     def __init__(self, data: Any):
         """Keep the data: a batch, or a sampler, whose arrays are arguments of the loop."""

@@ -255,7 +255,10 @@ def _samples(batch: Batch) -> Batch:
             return x
         if not is_concrete(x) or not x.is_fully_addressable:
             return jax.ShapeDtypeStruct((len(places), *x.shape[1:]), x.dtype)
-        return jax.device_put(x, jax.local_devices()[0])[places]
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = jnp.asarray(np.asarray(jax.random.key_data(x))[places])
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        return np.asarray(x)[places]
 
     return jax.tree.map(take, bare(batch))
 

@@ -105,8 +105,7 @@ class Run:
             together(lambda: self.looks.prepare(self.now.params))
         while self.now.step < self.steps and self.ending.now is None:
             limit = min(agreed(pace), self.until_pause(), self.steps - self.now.step)
-            taken = lambda limit=limit: source.take(limit)
-            data, count = together(taken, lambda x: f"{x[1]} batches, {described(x[0])}")
+            data, count = self.taken(source, limit)
             if count == 0:
                 ended = f"the batches ended after {self.now.step}"
                 self.watch.once("ended", f"{ended} of {self.steps} steps.")
@@ -133,6 +132,13 @@ class Run:
         if self.now.step < self.steps:
             return f"{self.ending.now}, after {self.now.step} steps"
         return f"all {self.steps} steps were made"
+
+    def taken(self, source: AbstractSource, limit: int) -> tuple[Any, int]:
+        """Return data for some steps, of which all processes have the same number and shapes."""
+        if source.constant and len(self.parts) > 1:
+            return source.take(limit)
+        words = lambda found: f"{found[1]} batches, {described(found[0])}"
+        return self.processes.together(lambda: source.take(limit), words)
 
     def advance(self, source: AbstractSource, data: Any, count: int) -> tuple[History, bool]:
         """Make steps up to an event; return their records, and whether the last one failed."""
