@@ -84,6 +84,7 @@ from ._problem.measure import AbstractMeasure as AbstractMeasure
 from ._problem.measure import Mean as Mean
 from ._problem.measure import Sum as Sum
 from ._problem.measure import Weights as Weights
+from ._problem.shard import shard as shard
 from ._problem.terms import Terms as Terms
 from ._proximal import AbstractMirror as AbstractMirror
 from ._proximal import BregmanMirror as BregmanMirror

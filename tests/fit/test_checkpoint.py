@@ -13,8 +13,8 @@ from walk import OPT, START, bits, run
 
 import pullback as pb
 from pullback._fit import checkpoint as _checkpoint
-from pullback._fit import fit as _fit
 from pullback._fit import folder as _folder
+from pullback._fit import run as _fit
 from pullback._fit.checkpoint import parse
 from pullback._fit.ledger import read_ledger
 from pullback._fit.sealed import Damaged, seal, unseal

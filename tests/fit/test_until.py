@@ -8,7 +8,7 @@ import pytest
 from helpers import normal
 
 import pullback as pb
-from pullback._fit import fit as _fit
+from pullback._fit import run as _fit
 from pullback._fit.chunk import CAPACITY
 
 X, Y = normal(12, 2, seed=1), normal(12, 1, seed=2)

@@ -10,7 +10,7 @@ import pytest
 from helpers import normal
 
 import pullback as pb
-from pullback._fit import fit as _fit
+from pullback._fit import run as _fit
 
 X, Y = normal(30, 3, seed=1), normal(30, seed=2)
 LEAST_SQUARES = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)

@@ -24,6 +24,7 @@ ARGUMENTS = {
     "digits.py": ["--quick"],
     "diabetes.py": ["--quick"],
     "mnist5k.py": ["--quick"],
+    "devices.py": ["--quick"],
     "trpo.py": ["--steps=5000"],
 }
 SAYS = {
@@ -74,7 +75,7 @@ SAYS = {
         "terms and the stacked problem agree",
         "drawn in",
     ],
-    "devices.py": ["1 process(es)", "Primal", "Krylov", "Dual", "MB a device"],
+    "devices.py": ["1 x 4", "Primal", "Krylov", "Dual", "MB a device", "kB received"],
     "constraints.py": ["moved back by", "clipped at zero it does not: as said"],
     "flows.py": ["depth 2, t = 1e+06", "t = 1e+100", "ran into a change of rank"],
     "kernels.py": ["M⁻¹ in every parametrisation", "does not see 120 of 121 output directions"],

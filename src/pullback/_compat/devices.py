@@ -119,6 +119,13 @@ def copied(tree: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     return jax.tree.map(copy, tree)
 
 
+def gathered(tree: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Return a tree whose arrays XLA's partitioner leaves on every device as a whole."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    copy = lambda x: jax.lax.with_sharding_constraint(x, everywhere) if eqx.is_array(x) else x
+    return jax.tree.map(copy, tree)
+
+
 def put(tree: PyTree, layout: Layout, spec: PartitionSpec) -> PyTree:
     """Return a tree with its arrays on the mesh, where JAX would not put them there by itself."""
     explicit = AxisType.Explicit in layout.mesh.axis_types

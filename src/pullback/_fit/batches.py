@@ -23,8 +23,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 from .._base.checks import integer
 from .._base.types import Params
+from .._compat.devices import axes_of
 from .._problem.batch import Batch, Batches, as_batch, as_batches
 from .._problem.form import Form, about
+from .._problem.padding import bare, sample_places
 from .optimiser import check_kept
 
 STACKED = 8
@@ -82,6 +84,8 @@ class AbstractSource(abc.ABC):
 
     same = False
     """Whether every step has the same batch."""
+    constant = False
+    """Whether the data for the loop are the same each time, and never end."""
 
     @abc.abstractmethod
     def take(self, limit: int) -> tuple[Any, int]:
@@ -97,6 +101,8 @@ class AbstractSource(abc.ABC):
 
 class AbstractConstant(AbstractSource):
     """A source whose data are the same in every step, whatever it draws from them."""
+
+    constant = True
 
     def __init__(self, data: Any):
         """Keep the data: a batch, or a sampler, whose arrays are arguments of the loop."""
@@ -192,7 +198,7 @@ class Streamed(AbstractSource):
         return eqx.combine(jax.tree.map(at_place, arrays), rest), state
 
     def _next(self) -> Any:
-        """Return the next batch with its arrays on the host, or `None` at the end."""
+        """Return the next batch, its arrays on the host unless on a mesh; `None` at the end."""
         if self.waiting:
             return self.waiting.pop()
         taken = list(itertools.islice(self.batches, 1))
@@ -205,13 +211,13 @@ def _is_key(x: Any) -> bool:
 
 
 def _host(batch: Any) -> Any:
-    return jax.tree.map(
-        lambda x: np.asarray(x) if eqx.is_array(x) and not _is_key(x) else x, as_batch(batch)
-    )
+    """Return a batch with its arrays in NumPy, but for those that are spread over devices."""
+    stay = lambda x: not eqx.is_array(x) or _is_key(x) or bool(axes_of(x))
+    return jax.tree.map(lambda x: x if stay(x) else np.asarray(x), as_batch(batch))
 
 
 def _stack(*leaves: Any) -> Any:
-    if _is_key(leaves[0]):
+    if eqx.is_array(leaves[0]):
         return jnp.stack(leaves)
     return jnp.asarray(np.stack(leaves)) if isinstance(leaves[0], np.ndarray) else leaves[0]
 
@@ -345,6 +351,9 @@ class minibatches(eqx.Module):
 
 def _count(batch: Batch) -> int:
     """Return the number of samples; 1 without data."""
+    places = sample_places(batch)
+    if places is not None:
+        return len(places)
     return next((x.shape[0] for x in jax.tree.leaves(batch) if eqx.is_array(x)), 1)
 
 
@@ -357,8 +366,8 @@ def _check_size(batch: Batch, size: Any) -> None:
             "minibatches(batch=...): inputs and targets must have as many samples as each "
             f"other, got {', '.join(map(str, sorted(counts)))}."
         )
-    if counts and not 1 <= size <= min(counts):
-        count = min(counts)
+    count = _count(batch)
+    if counts and not 1 <= size <= count:
         raise ValueError(
             f"minibatches(size={size}): there are {count} samples, so size must be from 1 to "
             f"{count}."
@@ -370,4 +379,7 @@ def _drawn(batch: Batch, size: int, key: PRNGKeyArray) -> Batch:
     if batch.inputs is None:
         return batch
     index = jax.random.choice(key, _count(batch), (size,), replace=False)
+    places = sample_places(batch)
+    if places is not None:
+        index, batch = jnp.asarray(places)[index], bare(batch)
     return jax.tree.map(lambda x: jnp.take(x, index, axis=0) if eqx.is_array(x) else x, batch)

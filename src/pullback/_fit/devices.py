@@ -6,33 +6,53 @@ none of them). So the loop runs on the same devices under `Auto` axes, and is to
 """
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._compat.devices import Layout, automatic, sharding_of
+from .._compat.devices import Layout, automatic, context, sharding_of
+from .._compat.processes import spans
+from .._problem.batch import Batches
 from .._problem.layout import layout_of
 from .._problem.problem import AbstractProblem
 from .._problem.spread import declare
+from .batches import Sampler
 from .checkpoint import Snapshot
 from .processes import Processes
+
+
+def peeked(batches: Any) -> tuple[Any, Any]:
+    """Return batches, and those of them that tell where samples are: of an iterator, the first."""
+    known = batches is None or callable(batches) or isinstance(batches, Sampler)
+    if (
+        known
+        or isinstance(batches, tuple | list | dict | Batches)
+        or not isinstance(batches, Iterable)
+    ):
+        return batches, batches
+    # An iterator is used up: what was taken is put back.
+    iterator = iter(batches)
+    first = list(itertools.islice(iterator, 1))
+    return itertools.chain(first, iterator), first
 
 
 class Devices:
     """Where the samples of a run are; does nothing if they are on one device."""
 
-    def __init__(self, opt: Any, batches: Any):
-        """Look at the arrays of the batches."""
-        # An iterator is not looked into: that would use it up.
-        found = None if isinstance(batches, Iterator) else layout_of(batches)
-        self.processes = Processes(found)
+    def __init__(self, opt: Any, params: Any, batches: Any):
+        """Look at the arrays of the batches, or of the first one."""
+        found = layout_of(batches)
+        problem = getattr(opt, "problem", None)
+        self.processes = Processes(_meshes(problem, params, batches))
         self.layout: Layout | None = None
         self.given: Mesh | None = None
-        problem = getattr(opt, "problem", None)
         if found is None or not isinstance(problem, AbstractProblem):
             return
         assert isinstance(found.mesh, Mesh)
@@ -64,6 +84,14 @@ class Devices:
         return jax.set_mesh(self.layout.mesh)  # pyright: ignore[reportArgumentType]
 
 
+def _meshes(problem: Any, params: Any, batches: Any) -> list[Any]:
+    """Return the meshes on which a run is: those of its arrays, and that of the axis named."""
+    leaves = jax.tree.leaves((params, batches), is_leaf=lambda x: isinstance(x, Iterator))
+    found = [sharding.mesh for x in leaves if (sharding := sharding_of(x)) is not None]
+    around = context() if getattr(problem, "declared", None) else None
+    return found if around is None else [*found, around]
+
+
 def _moved(tree: Any, mesh: Any) -> Any:
     """Return a tree with its arrays on a mesh of the same devices, those of no mesh copied."""
 
@@ -82,7 +110,13 @@ def placed(saved: Snapshot, fresh: Snapshot) -> Snapshot:
 
     def move(x, y):
         found = sharding_of(y)
-        return x if found is None or not eqx.is_array(x) else jax.device_put(x, found)
+        if found is None or not eqx.is_array(x):
+            return x
+        if not spans(found.mesh) or jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.device_put(x, found)
+        # Each process has read all of it, and puts its own part on its devices.
+        data = np.asarray(x)
+        return jax.make_array_from_callback(x.shape, found, lambda index: data[index])
 
     names = ("params", "state", "sampler")
     moved = {name: jax.tree.map(move, getattr(saved, name), getattr(fresh, name)) for name in names}

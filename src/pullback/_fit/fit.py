@@ -8,39 +8,30 @@ back from inside the loop.
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._base.types import Params
 from ..until import AbstractEvent
 from .arguments import as_key, check_arguments
-from .batches import AbstractSource, as_source, first_state
+from .batches import as_source, first_state
 from .checkpoint import Checkpoints, Snapshot, Store
-from .chunk import CAPACITY, Task, as_arrays, run_chunk
-from .devices import Devices, placed
+from .chunk import as_arrays
+from .devices import Devices, peeked, placed
 from .ending import Ending
 from .epochs import Epochs
-from .failure import reason
-from .folder import InUse
-from .history import History, columns_of
+from .history import History
 from .identity import identity
 from .looks import Looks
-from .optimiser import Optimiser, attempt_of, check_optimiser, check_state
-from .outcome import Fit, FitError, Report
+from .optimiser import Optimiser, check_optimiser, check_state
+from .outcome import Fit, Report
 from .processes import digest
-from .progress import Progress
+from .run import Run
 from .telemetry import Telemetry
 from .terms import read_by
 from .watch import Watch
-
-PACE = 0.2
-"""For about how many seconds the device runs between two looks at the host."""
 
 
 def fit(
@@ -112,31 +103,32 @@ def fit(
 
     A `Fit`: `params`, `state`, `sampler`, `history`, `steps`, `seconds`, `ended`, and `plot()`.
     """
-    check_optimiser(opt)
-    check_arguments(params, steps, callback, telemetry)
     key = as_key(key)
-    batches = read_by(opt, batches)
-    validate = None if validate is None else read_by(opt, validate)
-    looks = Looks(opt, validate, evaluate, every, steps, key, batches)
-    saving = checkpoint
-    if saving is not None and not isinstance(saving, Checkpoints):
-        saving = Checkpoints(saving)
-    devices = Devices(opt, batches)
+    stream, example = peeked(batches)
+    sampler = as_arrays(first_state(batches, key, as_arrays(params, numbers=False)))
+    devices = Devices(opt, params, (example, sampler))
     processes = devices.processes
+    ready = processes.together(
+        lambda: _ready(opt, params, batches, stream, steps, key, validate, evaluate, every,
+                       callback, telemetry, checkpoint)
+    )  # fmt: skip
+    saving = ready.saving
     with contextlib.ExitStack() as stack:
         enter = lambda: None if saving is None else stack.enter_context(processes.store(saving))
         store = processes.together(enter)
-        start = lambda: _start(opt, params, batches, key, state, store, resume)
-        begin = processes.together(start)
-        processes.check(steps=steps, key=digest(key), checkpoint=begin.step)
+        processes.see(store)
+        begin = processes.together(
+            lambda: _start(opt, params, ready.batches, key, state, sampler, store, resume),
+            lambda begin: f"steps={steps}, key={digest(key)}, {begin.step} steps made",
+        )
         if begin.step > steps:
             raise ValueError(
                 f"fit(steps={steps}): the checkpoint in {saving and saving.folder} has "
                 f"{begin.step} steps, which cannot be undone. Call fit(steps={begin.step}), or "
                 "name another folder."
             )
-        source = as_source(batches, begin.step)
-        run = _Run(
+        source = processes.together(lambda: as_source(ready.stream, begin.step))
+        run = Run(
             opt,
             begin,
             steps,
@@ -144,7 +136,7 @@ def fit(
             callback=callback,
             telemetry=None if telemetry is None else processes.only_first(Telemetry, telemetry),
             throw=throw,
-            looks=looks,
+            looks=ready.looks,
             devices=devices,
             ending=Ending(until, source.same, begin.history),
             watch=Watch(source.same, begin.history),
@@ -153,12 +145,39 @@ def fit(
         return run.go(source, progress)
 
 
+class _Ready(NamedTuple):
+    """The arguments of `fit`, checked."""
+
+    batches: Any
+    stream: Any
+    """The batches as they are taken; of an iterator, one that begins with what was looked at."""
+    looks: Looks
+    saving: Checkpoints | None
+
+
+def _ready(
+    opt, params, batches, stream, steps, key, validate, evaluate, every, callback, telemetry,
+    checkpoint,
+) -> _Ready:  # fmt: skip
+    """Return the arguments of `fit`; raise if one cannot be used."""
+    check_optimiser(opt)
+    check_arguments(params, steps, callback, telemetry)
+    given = read_by(opt, batches)
+    stream = given if stream is batches else read_by(opt, stream)
+    validate = None if validate is None else read_by(opt, validate)
+    looks = Looks(opt, validate, evaluate, every, steps, key, given)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoints):
+        checkpoint = Checkpoints(checkpoint)
+    return _Ready(given, stream, looks, checkpoint)
+
+
 def _start(
     opt: Optimiser,
     params: Params,
     batches: Any,
     key: PRNGKeyArray,
     state: Any,
+    sampler: Any,
     store: Store | None,
     resume: bool,
 ) -> Snapshot:
@@ -174,211 +193,8 @@ def _start(
     if state is not None:
         check_state(type(opt).__name__, begin, as_arrays(state))
         begin = as_arrays(state)
-    sampler = as_arrays(first_state(batches, key, params))
     fresh = Snapshot(params, begin, key, 0, History({}), sampler)
     if store is None:
         return fresh
     saved = store.load(fresh, identity(opt, batches, key, params, state))
     return fresh if saved is None else placed(saved, fresh)
-
-
-class _Run:
-    """One call of `fit`: the only mutable object here."""
-
-    def __init__(
-        self,
-        opt: Optimiser,
-        start: Snapshot,
-        steps: int,
-        *,
-        store: Store | None,
-        callback: Callable[[Report], Any] | None,
-        telemetry: Telemetry | None,
-        throw: bool,
-        looks: Looks,
-        devices: Devices,
-        ending: Ending,
-        watch: Watch,
-        continued: bool,
-    ):
-        self.opt = opt
-        self.owner = type(opt).__name__
-        self.steps = steps
-        self.store = store
-        self.saving = None if store is None else store.checkpoints
-        self.callback = callback
-        self.telemetry = telemetry
-        self.throw = throw
-        self.looks = looks
-        self.devices = devices
-        self.ending = ending
-        self.watch = watch
-        self.continued = continued
-        self.now = start
-        self.parts = [start.history]
-        self.begun = time.monotonic()
-        self.saved_step = start.step
-        self.tried_step = start.step
-        self.tried_time = self.begun
-
-    def go(self, source: AbstractSource, progress: bool) -> Fit:
-        """Run, save, and return the outcome."""
-        if self.telemetry is not None:
-            self.telemetry.prepare(self.now.history, self.now.step)
-        try:
-            shown = progress and self.devices.processes.first
-            with Progress(shown, self.steps, self.now.step) as bar:
-                ended = self.loop(source, bar)
-        except KeyboardInterrupt:
-            ended = "interrupted"
-        finally:
-            # Whatever ends the run, an error in a callback too: the steps made are good.
-            if len(self.parts[-1]) and self.parts[-1]["step"][-1] >= self.now.step:
-                self.parts.pop()  # interrupted before they counted
-            self.save()
-            self.write(last=True)
-        return self.result(ended)
-
-    def loop(self, source: AbstractSource, bar: Progress) -> str:
-        """Make steps until something ends the run; return what it was."""
-        pace, agreed = 1, self.devices.processes.agreed
-        if self.now.step < self.steps and self.ending.now is None:
-            self.looks.prepare(self.now.params)
-        while self.now.step < self.steps and self.ending.now is None:
-            limit = min(agreed(pace), self.until_pause(), self.steps - self.now.step)
-            data, count = source.take(limit)
-            if count == 0:
-                ended = f"the batches ended after {self.now.step}"
-                self.watch.once("ended", f"{ended} of {self.steps} steps.")
-                return f"{ended} steps"
-            self.watch.batch(data, self.now.step)
-            began = time.monotonic()
-            rows, failed = self.advance(source, data, count)
-            each = (time.monotonic() - began) / max(len(rows), 1)
-            pace = int(np.clip(PACE / max(each, 1e-9), 1, min(CAPACITY, 4 * pace)))
-            if self.looks.due(self.now.step, last=self.ending.first(rows) is not None):
-                self.looks.look(self.now.params, self.now.step, rows)
-            self.ending.note(rows)
-            self.write()
-            bar.show(self.now.step, rows, each)
-            self.watch.rows(rows)
-            if self.saving and self.saving.due(self.now.step, self.tried_step, self.tried_time):
-                self.save()
-            if failed and self.throw:
-                self.fail(rows, source)
-            if self.callback is not None and agreed(bool(self.callback(self.report(rows)))):
-                return f"the callback ended it after {self.now.step} steps"
-        if self.now.step < self.steps:
-            return f"{self.ending.now}, after {self.now.step} steps"
-        return f"all {self.steps} steps were made"
-
-    def advance(self, source: AbstractSource, data: Any, count: int) -> tuple[History, bool]:
-        """Make steps up to an event; return their records, and whether the last one failed."""
-        now, rows, failed = self.made(source, data, count)
-        place = self.ending.first(rows)
-        if place is not None and place + 1 < len(rows):
-            # An event within the chunk: its end must not depend on how many steps were made at
-            # once, so they are made again, up to the event.
-            now, rows, failed = self.made(source, data, place + 1)
-        self.parts.append(rows)
-        self.now = now
-        return rows, failed
-
-    def made(self, source: AbstractSource, data: Any, count: int) -> tuple[Snapshot, History, bool]:
-        """Return where some steps lead, their records, and whether the last one failed."""
-        now, parts, failed, unanswered = self.now, [], False, False
-        arrays, static = eqx.partition((now.params, now.state, now.sampler), eqx.is_array)
-        arrays, data = self.devices.enter((arrays, data))
-        # Numbers of the optimiser as data: another rate compiles nothing.
-        opt: Optimiser = getattr(self.opt, "as_data", lambda: self.opt)()
-        opt = self.devices.informed(opt)
-        attempt, made = attempt_of(opt), 0
-        while made < count and not (failed and self.throw):
-            # After an attempt without an answer comes one step that has one, then attempts again,
-            # so that what a step computes does not depend on where the run was resumed.
-            step = opt.step if attempt is None or unanswered else attempt
-            task = Task(
-                step=step,
-                attempts=step is attempt,
-                owner=self.owner,
-                draw=source.draw,
-                data=data,
-                key=now.key,
-                start=jnp.asarray(now.step),
-                first=jnp.asarray(made),
-                count=jnp.asarray(made + 1 if unanswered else count),
-                static=static,
-                stop_on_failure=self.throw,
-            )
-            with self.devices.around():
-                chunk = run_chunk(task, *arrays)
-            arrays = (chunk.params, chunk.state, chunk.sampler)
-            rows = range(made, int(chunk.made))
-            failed, unanswered, made = bool(chunk.failed), bool(chunk.unanswered), rows.stop
-            if rows:
-                columns = columns_of(self.owner, chunk.records, rows, now.step, self.continued)
-                parts.append(History(columns))
-        params, state, sampler = eqx.combine(self.devices.leave(arrays), static)
-        there = Snapshot(params, state, now.key, now.step + made, History({}), sampler)
-        return there, self.looks.widened(self.owner, History.join(parts)), failed
-
-    def until_pause(self) -> int:
-        """Return how many steps may be made before the next save by steps, or the next look."""
-        return min(self.until_saving(), self.looks.until_next(self.now.step, CAPACITY))
-
-    def until_saving(self) -> int:
-        """Return how many steps may be made before the next save by steps."""
-        if self.saving is None or self.saving.every_steps is None:
-            return CAPACITY
-        return self.saving.every_steps - self.now.step % self.saving.every_steps
-
-    def save(self) -> None:
-        """Save the run if there is something new and somewhere to save it."""
-        if self.store is None or self.now.step == self.saved_step:
-            return
-        self.tried_step = self.now.step
-        self.tried_time = time.monotonic()
-        try:
-            self.store.save(self.now, self.parts)
-            self.saved_step = self.now.step
-        except (OSError, InUse) as failure:
-            words = f"the checkpoint of step {self.now.step} could not be written ({failure})"
-            self.watch.once("checkpoint", f"{words}; the run continues without.")
-
-    def write(self, last: bool = False) -> None:
-        """Append the new rows to the telemetry."""
-        failure = None if self.telemetry is None else self.telemetry.write(self.parts, last)
-        if self.telemetry is not None and failure is not None:
-            words = f"{self.telemetry.shown} could not be written ({failure})"
-            self.watch.once(
-                "telemetry",
-                f"{words}; the run continues, and the lines are written when they can be.",
-            )
-
-    def report(self, rows: History) -> Report:
-        """Return what a callback receives."""
-        return Report(self.now.step, self.now.params, self.now.state, rows)
-
-    def fail(self, rows: History, source: AbstractSource) -> NoReturn:
-        """Save the run and raise the error of its last step."""
-        self.save()
-        step = int(rows["step"][-1])
-        failure = FitError(
-            f"step {step}: {reason(rows, self.opt, source, self.now)} The parameters are those "
-            "before it; "
-            "fit(..., throw=False) skips such steps."
-        )
-        failure.fit = self.result(f"step {step} failed")
-        raise failure
-
-    def result(self, ended: str) -> Fit:
-        """Return the outcome."""
-        return Fit(
-            params=self.now.params,
-            state=self.now.state,
-            sampler=self.now.sampler,
-            history=History.join(self.parts),
-            steps=self.now.step,
-            seconds=time.monotonic() - self.begun,
-            ended=ended,
-        )

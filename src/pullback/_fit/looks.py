@@ -109,6 +109,12 @@ class Looks:
         for name, number in numbers.items():
             rows[name][-1] = number
 
+    def share(self, rows: History, agreed: Callable[[list[float]], list[float]]) -> None:
+        """Write into the last row what all processes agree on."""
+        numbers = [float(rows[name][-1]) for name in self.names]
+        for name, number in zip(self.names, agreed(numbers), strict=True):
+            rows[name][-1] = number
+
     def numbers(self, params: Params, step: int) -> dict[str, float]:
         """Return the numbers by name."""
         found: dict[str, float] = {}

@@ -18,6 +18,7 @@ from .._base.types import Params
 from .._compat.jaxpr import contains
 from .._problem.batch import AnyBatch, Batch, entries
 from .._problem.composite import Composite
+from .._problem.padding import bare
 from .._problem.problem import AbstractProblem
 
 SLOW = ("conv_general_dilated", "scan", "while")
@@ -54,7 +55,7 @@ def _has_loop(problem: Composite, params: Params, batch: Batch) -> bool:
     """Return `_is_slow`, found out once for each model."""
     slow = _slow.get(problem.model)
     if slow is None:
-        _slow[problem.model] = slow = _is_slow(problem, params, batch)
+        _slow[problem.model] = slow = _is_slow(problem, params, bare(batch))
     return slow
 
 

@@ -9,8 +9,11 @@ from jaxtyping import Array
 from .._base.pairs import Pairs
 from .._base.results import RESULTS, failed
 from .._base.types import Params
+from .._compat.processes import everywhere
 from .._problem.batch import AnyBatch, Batch
 from .._problem.composite import Composite, Objective
+from .._problem.layout import here
+from .._problem.padding import bare
 from .._problem.paired import paired
 from .._problem.problem import AbstractProblem
 from .._rows.block_root import BlockRoot
@@ -44,7 +47,7 @@ def place_of(
     """Return in words the leaf or the sample where a failure arose, as far as it has one."""
     if bool(result == RESULTS.nonfinite_params):
         return _bad_leaves(params, "params")
-    labels = problem.at(batch).labels or ("",)
+    labels = problem.labels or ("",)
     others = [None] * len(labels) if metric_batch is None else metric_batch.parts
     for label, term, part, other in zip(labels, problem.terms, batch.parts, others, strict=True):
         found = _place(result, term, params, part, other)
@@ -58,11 +61,15 @@ def _place(
 ) -> str:
     """Return the place of a failure in one term; empty if it is not there."""
     if bool(result == RESULTS.nonfinite_batch):
-        return _bad_leaves(batch, "batch") or _bad_leaves(metric_batch, "metric_batch")
+        other = None if metric_batch is None else bare(metric_batch)
+        return _bad_leaves(bare(batch), "batch") or _bad_leaves(other, "metric_batch")
     if bool(result == RESULTS.nonfinite_outputs):
-        return _bad_leaves(problem.outputs(params, batch.inputs), "outputs")
+        return _bad_leaves(problem.outputs(params, bare(batch).inputs), "outputs")
     if any(not x.is_fully_addressable for x in jax.tree.leaves(batch) if isinstance(x, jax.Array)):
         return ""  # no process sees all samples
+    params, batch = here(problem, (params, batch))
+    if metric_batch is not None:
+        _, metric_batch = here(problem, (params, metric_batch))
     if bool(result == RESULTS.bad_targets):
         return _inadmissible(problem, params, batch)
     if bool(result == RESULTS.bad_metric):
@@ -79,17 +86,19 @@ def _bad_leaves(tree, name: str) -> str:
 
 
 def _first(leaf: Array) -> str:
-    """Return in words where the first entry is that is not finite."""
+    """Return in words where the first entry is that is not finite; every process is told."""
     if leaf.is_fully_addressable or leaf.is_fully_replicated:
         return f"first at index {_index(np.asarray(leaf))}"
-    mine = jax.process_index()
+    mine = [0] * (1 + leaf.ndim)
     for shard in leaf.addressable_shards:
         data = np.asarray(shard.data)
         if not np.all(np.isfinite(data)):
             starts = [cut.start or 0 for cut in shard.index]
-            place = tuple(a + b for a, b in zip(starts, _index(data), strict=True))
-            return f"at index {place}, process {mine}"
-    return f"on another process than {mine}"
+            mine = [1, *(a + b for a, b in zip(starts, _index(data), strict=True))]
+            break
+    told = everywhere(mine)
+    place = int(np.argmax(told[:, 0]))
+    return f"first at index {tuple(told[place, 1:].tolist())}, process {place}"
 
 
 def _index(x: np.ndarray) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from .._compat.devices import Layout, shared
 from .._compat.xla import jit
 from .._problem.batch import AnyBatch
 from .._problem.layout import find_layout
+from .._problem.padding import of_samples
 from .._problem.problem import AbstractProblem
 from .._problem.spread import spread
 from .._problem.validate import half_explained, is_traced, validate, validate_metric_batch
@@ -122,6 +123,7 @@ def compute_shared(
         return eqx.tree_at(lambda n: n.pushforward, ng, None), ng.pushforward
 
     ng, pushforward = shared(layout, one, (problem, params, strategy), (batch, metric_batch))
+    pushforward = of_samples(batch, pushforward, layout)
     return eqx.tree_at(lambda n: n.pushforward, ng, pushforward, is_leaf=lambda x: x is None)
 
 

@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from .._base.show import facts, is_single, number, ratio, several, table
 from .._base.types import Count, Flat, Scalar
+from .._rows.base import AbstractRows
 from .alignment import alignment
 from .evaluate import Evaluation, fraction
 from .factorised import Factorised
@@ -149,6 +150,17 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
         fallback=spectrum.fallback,
         graded=spectrum.graded,
         solver=factorised.solver,
-        shape=rows.shape,
+        shape=(_row_count(rows), rows.shape[1]),
         blocks=len(factorised.blocks),
     )
+
+
+def _row_count(rows: AbstractRows) -> int:
+    """Return the number of rows, those apart that fill up the shares of devices."""
+    count = rows.shape[0]
+    for term in rows.terms:
+        counts, entries = term.objective.problem.measure.counts, term.objective.count
+        if counts is not None:
+            everywhere = entries if rows.axis is None else entries * rows.axis.size
+            count -= (everywhere - sum(counts)) * (term.shape[0] // entries)
+    return count

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._base.axis import Axis, gathered, own, place, total
+from .._base.axis import Axis, gathered, place, total
 from .._base.checks import takes
 from .._base.functions import canonical, name_of
 from .._base.pairs import real_outputs, real_pairs
@@ -24,7 +24,7 @@ from .batch import Batch, as_batch, sample_count
 from .broadcast import check_broadcast
 from .measure import AbstractMeasure, Mean
 from .problem import AbstractObjective, AbstractProblem, check_stateful
-from .spread import everywhere, is_joint, present, without_axis
+from .spread import back, everywhere, is_joint, present, unpadded, whole
 
 DECLARED = ("coupled", "stateful", "holomorphic")
 """What a user may declare of a model."""
@@ -197,7 +197,7 @@ class Composite(AbstractProblem):
         - `batch`: for its targets.
         """
         if is_joint(self, outputs, batch):
-            return without_axis(self).value(*everywhere(self, outputs, batch))
+            return whole(self).value(*everywhere(self, outputs, batch))
         return total(self._share(outputs, batch), self.axis)
 
     def _share(self, outputs: Outputs, batch: Batch) -> Scalar:
@@ -278,9 +278,8 @@ class Composite(AbstractProblem):
         - `batch`: for its targets.
         """
         if is_joint(self, outputs, batch):
-            whole = without_axis(self)
-            value, c = whole.value_and_differential(*everywhere(self, outputs, batch))
-            return value, own(c, self.axis)
+            value, c = whole(self).value_and_differential(*everywhere(self, outputs, batch))
+            return value, back(self, c, batch)
         moving, carried = split(outputs)
         share = lambda z: self._share(eqx.combine(z, carried), batch)
         value, c = jax.value_and_grad(share)(moving)
@@ -294,11 +293,11 @@ class Composite(AbstractProblem):
         - `batch`: `(inputs, targets)`, `(inputs,)`; for a model without data `(None, targets)` or
             `None`.
         """
-        batch = self.as_batch(batch)
+        problem, batch = unpadded(self, self.as_batch(batch))
         count = sample_count(batch)
-        if count is not None and not self.coupled and not self.measure.positive:
-            batch = present(self.measure, batch, count)
-        return Objective(self, batch)
+        if count is not None and not self.coupled and not problem.measure.positive:
+            batch = present(problem.measure, batch, count)
+        return Objective(problem, batch)
 
     def check_loss(self) -> None:
         if self.loss is None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 from jax.sharding import PartitionSpec
 
 from .._base.types import Params
@@ -13,12 +14,15 @@ from .._compat.devices import (
     axes_of,
     context,
     copied,
+    gathered,
     is_marked,
     manual_axes,
     put,
     sharding_of,
 )
+from .._compat.processes import check_alike, described
 from .batch import AnyBatch
+from .padding import filled_up, trimmed
 from .problem import AbstractProblem
 
 
@@ -32,12 +36,21 @@ def find_layout(
     """Return where the samples are, and the arrays where a program for it wants them.
 
     It is `None` if all samples are on one device. Samples that are not separable are given to each
-    device; `common`, which all devices need, too.
+    device; `common`, which all devices need, too. Samples that do not divide are padded.
     """
     layout = _layout(problem, params, batches, separable and is_separable(problem, batches))
-    if layout is None or layout.inside:
+    if layout is not None and layout.inside:
         return layout, (common, batches)
-    return layout, (put(common, layout, PartitionSpec()), put(batches, layout, layout.samples))
+    if layout is None:
+        return None, (common, tuple(map(trimmed, batches)))
+    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(batches)):
+        given = [batch for batch in batches if batch is not None]
+        check_alike(layout.mesh, described(given if len(given) > 1 else given[0]))
+    common = put(common, layout, PartitionSpec())
+    if not layout.names:
+        return layout, (common, tuple(map(trimmed, put(batches, layout, layout.samples))))
+    batches = tuple(filled_up(batch, layout.size) for batch in batches)
+    return layout, (common, put(batches, layout, layout.samples))
 
 
 def _layout(
@@ -53,12 +66,18 @@ def _layout(
         # What `fit` has found before the arrays were traced.
         found = declared if found is None else found
     elif declared is not None:
-        found = _declared(declared, found)
+        found = _declared(declared, found, leaves)
     if found is None:
         return None
     _check_params(params, found.names)
-    divisible = all(x.ndim and x.shape[0] % found.size == 0 for x in leaves)
-    return found if divisible and separable else found._replace(names=())
+    return found if separable and _has_samples(batches) else found._replace(names=())
+
+
+def _has_samples(batches: tuple[AnyBatch | None, ...]) -> bool:
+    """Return whether the arrays of each term have one leading axis; if not, an error follows."""
+    parts = [part for batch in batches if batch is not None for part in batch.parts]
+    arrays = [[x for x in jax.tree.leaves(part) if eqx.is_array(x)] for part in parts]
+    return all(len({x.shape[:1] for x in part}) == 1 and part[0].ndim for part in arrays)
 
 
 def layout_of(tree: Any) -> Layout | None:
@@ -70,11 +89,13 @@ def layout_of(tree: Any) -> Layout | None:
     return None if sharding is None else Layout(sharding.mesh, axes_of(found, 0))
 
 
-def _declared(names: tuple[str, ...], found: Layout | None) -> Layout | None:
+def _declared(names: tuple[str, ...], found: Layout | None, leaves: list[Any]) -> Layout | None:
     """Return the layout on the axes that the user has named, on the mesh that there is."""
     if not names:
         return found
-    mesh = context() if found is None else found.mesh
+    placed = (sharding_of(x) for x in leaves)
+    mesh = next((sharding.mesh for sharding in placed if sharding is not None), None)
+    mesh = context() if mesh is None else mesh
     if mesh is None or not set(names) <= set(mesh.axis_names):
         there = "there is no mesh" if mesh is None else f"the mesh has {mesh.axis_names}"
         raise ValueError(
@@ -123,8 +144,14 @@ def here(problem: AbstractProblem, point: Any) -> Any:
             "Composite(..., over=...); call everything else outside, or declare that every device "
             "has a problem of its own: Composite(..., over=())."
         )
+    params, batch = point
     layout = layout_of(point)
-    return point if layout is None else copied(point, layout.mesh)
+    if layout is not None:
+        params, batch = copied(point, layout.mesh)
+    elif isinstance(problem.declared, Layout):
+        # In the loop of `fit`, where a batch would be left to XLA's partitioner.
+        params, batch = gathered(point, problem.declared.mesh)
+    return params, trimmed(batch)
 
 
 def is_separable(problem: AbstractProblem, batches: tuple[AnyBatch | None, ...]) -> bool:

@@ -17,6 +17,7 @@ from .._base import checks
 from .._base.axis import Axis, own, total
 from .._base.show import settings
 from .._base.types import Scalar
+from .padding import positions
 
 
 class AbstractMeasure(eqx.Module):
@@ -32,6 +33,25 @@ class AbstractMeasure(eqx.Module):
     def axis(self) -> Axis | None:
         """The devices over which the samples are spread; `None` if all are here."""
         return None
+
+    @property
+    def counts(self) -> tuple[int, ...] | None:
+        """How many samples each share of a padded batch has; `None` if every entry is one."""
+        return None
+
+    @property
+    def whole(self) -> "AbstractMeasure":
+        """The measure on all samples, wherever they are, without padding."""
+        return self
+
+    def padded(self, counts: tuple[int, ...]) -> "AbstractMeasure":
+        """Return the measure on a batch whose shares were filled up with absent samples.
+
+        **Arguments:**
+
+        - `counts`: how many samples each share has.
+        """
+        return Filled(self, counts)
 
     @abc.abstractmethod
     def weights(self, count: int, dtype: DTypeLike) -> Float[Array, " N"]:
@@ -136,6 +156,29 @@ class Weights(AbstractMeasure):
         return self.values.astype(dtype)
 
 
+class Filled(AbstractMeasure):
+    """A measure on the samples of a padded batch; what fills its shares has weight zero."""
+
+    measure: AbstractMeasure
+    shares: tuple[int, ...] = eqx.field(static=True)
+    positive: ClassVar[bool] = False
+
+    @property
+    def counts(self):
+        return self.shares
+
+    @property
+    def whole(self):
+        return self.measure
+
+    def weights(self, count, dtype):
+        places = positions(self.shares, count)
+        return jnp.zeros(count, dtype).at[places].set(self.measure.weights(len(places), dtype))
+
+    def observations(self, count, dtype):
+        return self.measure.observations(sum(self.shares), dtype)
+
+
 class Shared(AbstractMeasure):
     """A measure on the samples of all devices, seen from one of them.
 
@@ -153,6 +196,17 @@ class Shared(AbstractMeasure):
     @property
     def axis(self):
         return self.devices
+
+    @property
+    def counts(self):
+        return self.measure.counts
+
+    @property
+    def whole(self):
+        return self.measure.whole
+
+    def padded(self, counts):
+        return Shared(self.measure.padded(counts), self.devices)
 
     def weights(self, count, dtype):
         return own(self.all_weights(count, dtype), self.devices)

@@ -10,12 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._base.axis import Axis, anywhere, gathered, place, total
+from .._base.axis import Axis, anywhere, gathered, own, place, total
 from .._base.checks import takes
-from .._base.types import Outputs
+from .._base.types import OutputCovector, Outputs
 from .._compat.devices import Layout
 from .batch import Batch, replace_absent, sample_count
 from .measure import AbstractMeasure, Shared
+from .padding import Padded, bare, positions, taken
 
 
 def spread(problem: Any, layout: Layout) -> Any:
@@ -32,16 +33,23 @@ def declare(problem: Any, layout: Layout) -> Any:
     return problem.mapped(lambda term: replace(term, over=layout))
 
 
-def without_axis(problem: Any) -> Any:
-    """Return the problem for a batch that is whole again."""
-    assert isinstance(problem.measure, Shared)
-    return eqx.tree_at(lambda p: p.measure, problem, problem.measure.measure)
+def unpadded(problem: Any, batch: Batch) -> tuple[Any, Batch]:
+    """Return a problem of one term and its batch, of which the measure knows the padding."""
+    if not isinstance(batch.inputs, Padded):
+        return problem, batch
+    measure = problem.measure.padded(batch.inputs.counts)
+    return eqx.tree_at(lambda p: p.measure, problem, measure), bare(batch)
+
+
+def whole(problem: Any) -> Any:
+    """Return the problem for a batch that is whole again, and without padding."""
+    return eqx.tree_at(lambda p: p.measure, problem, problem.measure.whole)
 
 
 def is_joint(problem: Any, outputs: Outputs, batch: Batch) -> bool:
-    """Return whether the loss is one number for samples that are spread over devices."""
-    loss = problem.loss
-    if problem.axis is None or loss is None:
+    """Return whether the loss is one number for samples of several devices, or beside padding."""
+    loss, measure = problem.loss, problem.measure
+    if (measure.axis is None and measure.counts is None) or loss is None:
         return False
     given = (outputs,) if batch.targets is None else (outputs, batch.targets)
     if not takes(loss, *given):
@@ -50,16 +58,34 @@ def is_joint(problem: Any, outputs: Outputs, batch: Batch) -> bool:
 
 
 def everywhere(problem: Any, outputs: Outputs, batch: Batch) -> tuple[Outputs, Batch]:
-    """Return the outputs and the targets of all devices, for a loss that is one number.
+    """Return outputs and targets of the samples of all devices, for a loss that is one number.
 
     Of the inputs only the number of samples is left.
     """
     arrays, static = eqx.partition((outputs, batch.targets), eqx.is_array)
-    outputs, targets = eqx.combine(gathered(arrays, problem.axis), static)
-    assert problem.axis is not None
+    arrays = gathered(arrays, problem.axis)
+    length = _length(problem, batch)
+    if length is not None and problem.measure.counts is not None:
+        places = positions(problem.measure.counts, length)
+        arrays, length = taken(arrays, places), len(places)
+    outputs, targets = eqx.combine(arrays, static)
+    return outputs, Batch(None if length is None else jnp.zeros(length), targets)
+
+
+def _length(problem: Any, batch: Batch) -> int | None:
+    """Return the number of entries of a batch on all devices."""
     count = sample_count(batch)
-    inputs = None if count is None else jnp.zeros(count * problem.axis.size)
-    return outputs, Batch(inputs, targets)
+    return count if count is None or problem.axis is None else count * problem.axis.size
+
+
+def back(problem: Any, c: OutputCovector, batch: Batch) -> OutputCovector:
+    """Return the share of this device of what `everywhere` was differentiated to."""
+    length, counts = _length(problem, batch), problem.measure.counts
+    if length is not None and counts is not None:
+        places = positions(counts, length)
+        put = lambda x: jnp.zeros((length, *x.shape[1:]), x.dtype).at[places].set(x)
+        c = jax.tree.map(put, c)
+    return own(c, problem.axis)
 
 
 def present(measure: AbstractMeasure, batch: Batch, count: int) -> Batch:

@@ -158,7 +158,8 @@ class Terms(AbstractProblem):
         for label, term, part in zip(self.form.labels, self.terms, batch.parts, strict=True):
             with about(label):
                 terms.append(term.at(part))
-        return TermsObjective(self, tuple(terms))
+        # Of a padded batch the measure is another one.
+        return TermsObjective(self, tuple(terms)).with_terms(tuple(terms))
 
     def outputs_and_state(self, params: Params, inputs: PyTree) -> tuple[Outputs, PyTree]:
         if isinstance(params, Stateful):
