@@ -46,7 +46,7 @@ EXACT = -2 / np.sin(np.pi / (2 * SITES))
 # The network, and what --tune chose for it: rate, shift.
 ANSATZE = {
     "MLP": (nk.models.MLP(hidden_dims=(128, 128), hidden_activations=jnp.tanh), 0.02, 1e-3),
-    "RBM": (nk.models.RBM(alpha=4, param_dtype=float), 0.02, 1e-3),
+    "RBM": (nk.models.RBM(alpha=4, param_dtype=float), 0.05, 1e-4),
 }
 ROUTES = {"NetKet, VMC_SR": "#c2553a", "NetKet, our preconditioner": "#5a8f4d", "ours": "#2f6db3"}
 
