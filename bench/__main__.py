@@ -1,8 +1,9 @@
 """`python -m bench [W1 ...] [--quick | --no-peers] [--rounds N]`: measure, print, write
-`bench/results.json` and `docs/benchmarks.md`.
+`bench/results.json` and `docs/benchmarks.md`. `VMC` are V1, V2 and V3: wave functions.
 
-Pages are whole: a run of some workloads keeps what the last run found of the others. `--quick`
-measures ours and the floor only, prints, and writes nothing.
+Pages are whole: a run of some workloads keeps what the last run found of the others, and the page
+is written once all of them are there. `--quick` measures ours and the floor only, prints, and
+writes nothing.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from . import page
 from .entries import ENTRIES, FLOOR, OURS, PRODUCTS
 from .environments import ROOT
 from .measure import call, compile_seconds, measure, reference_path
-from .problems import TABLES
+from .problems import GROUPS, TABLES
 
 RESULTS = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -120,7 +121,8 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
 
     def keep():
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        PAGE.write_text(page.page(results), encoding="utf-8")
+        if set(TABLES) <= set(results["threads1"]):
+            PAGE.write_text(page.page(results), encoding="utf-8")
 
     for name in names:
         entries = [entry for entry in ENTRIES[name] if peers or entry.environment == "ours"]
@@ -131,7 +133,7 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
             results["threads1"]["W4 products"] = measure(
                 name, PRODUCTS, 1, rounds, say, compare=False
             )
-        if name != "W5" and (os.cpu_count() or 1) > 1:
+        if name not in ("W5", *GROUPS["VMC"]) and (os.cpu_count() or 1) > 1:
             results["threads2"][name] = _two_threads(name, results, rounds, say)
         if name in ("W1", "W4"):
             say(f"{name}: compile")
@@ -162,7 +164,7 @@ def main() -> int:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"some of {', '.join(TABLES)}; defaults to all",
+        help=f"some of {', '.join((*TABLES, *GROUPS))}; defaults to all",
     )
     parser.add_argument(
         "--quick",
@@ -172,27 +174,30 @@ def main() -> int:
     parser.add_argument("--no-peers", action="store_true", help="ours and the floor only, in full")
     parser.add_argument("--rounds", type=int, help="timed rounds (7; quick: 3)")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.workloads if name not in TABLES]:
-        parser.error(f"unknown: {', '.join(unknown)}. There are: {', '.join(TABLES)}.")
+    named = [x for name in arguments.workloads for x in GROUPS.get(name, (name,))]
+    if unknown := [name for name in named if name not in TABLES]:
+        parser.error(f"unknown: {', '.join(unknown)}. There are: {', '.join((*TABLES, *GROUPS))}.")
     if arguments.rounds is not None and arguments.rounds < 1:
         parser.error("--rounds must be at least 1.")
     console = Console() if sys.stdout.isatty() else Console(width=140)
     if arguments.quick:
-        return quick(console, arguments.workloads, arguments.rounds or 3)
+        return quick(console, named, arguments.rounds or 3)
     log = Console(stderr=True)
     start = time.perf_counter()
     results = full(
-        arguments.workloads or list(TABLES),
+        named or list(TABLES),
         not arguments.no_peers,
         arguments.rounds or 7,
         lambda text: log.print(
             f"[dim]{time.perf_counter() - start:6.0f} s[/] {text}", highlight=False
         ),
     )
-    console.print(page.goals(results), highlight=False, markup=False, soft_wrap=True)
+    text = "".join(f"{name}\n\n{page.workload(results, name)}\n" for name in named)
+    console.print(text + page.goals(results), highlight=False, markup=False, soft_wrap=True)
+    missing = [name for name in TABLES if name not in results["threads1"]]
+    rest = f"; the page waits for {', '.join(missing)}" if missing else ", docs/benchmarks.md"
     console.print(
-        f"{(time.perf_counter() - start) / 60:.0f} min. Written: bench/results.json, "
-        "docs/benchmarks.md"
+        f"{(time.perf_counter() - start) / 60:.0f} min. Written: bench/results.json{rest}"
     )
     return 0
 

@@ -23,6 +23,8 @@ CONTRACTION = Entry(
 )
 MINSR = Entry("netket minSR", "netket", "netket", "minsr")
 SR = Entry("netket SR", "netket", "netket", "sr")
+VMC_SR = Entry("netket VMC_SR, its default", "netket", "netket", "vmc_sr")
+UNDECLARED = Entry("pullback, holomorphic=False", "ours", "ours", "undeclared")
 
 ENTRIES = {
     "W1": [
@@ -57,6 +59,9 @@ ENTRIES = {
     ],
     "R1": [OURS, FLOOR, GENERIC, TANGENTS, NNGEOMETRY, CURVLINOPS],
     "R2": [OURS, FLOOR, GENERIC, TANGENTS],
+    "V1": [OURS, GENERIC, VMC_SR, MINSR],
+    "V2": [OURS, GENERIC, VMC_SR, MINSR, SR],
+    "V3": [OURS, UNDECLARED],
 }
 PRODUCTS = [
     Entry("one gradient of the loss", "ours", "ours", "gradients", REPEATS),

@@ -3,7 +3,20 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .entries import FLOOR, FUNC, GENERIC, MINSR, NNGEOMETRY, OURS, PRODUCTS, TANGENTS, TORCH, Entry
+from .entries import (
+    FLOOR,
+    FUNC,
+    GENERIC,
+    MINSR,
+    NNGEOMETRY,
+    OURS,
+    PRODUCTS,
+    TANGENTS,
+    TORCH,
+    UNDECLARED,
+    VMC_SR,
+    Entry,
+)
 from .problems import DEPTHS
 
 Results = dict[str, Any]
@@ -65,6 +78,16 @@ def _ratio(
     return measured
 
 
+def _of_minima(workload: str, above: Entry, below: Entry) -> Callable[[Results], float]:
+    """A ratio of the shortest times, which other work on the machine disturbs least."""
+
+    def measured(results):
+        a, b = (row(results, 1, workload, x.label)["times"] for x in (above, below))
+        return min(a) / min(b)
+
+    return measured
+
+
 def _over_floor(workload: str, bound: float) -> Goal:
     return Goal(workload, "ours / floor", _ratio(workload, OURS, FLOOR), bound, True)
 
@@ -120,8 +143,8 @@ def _krylov(results: Results) -> float:
     )
 
 
-def _error(threads: int, workload: str) -> Callable[[Results], float]:
-    return lambda results: row(results, threads, workload, OURS.label)["error"]
+def _error(threads: int, workload: str, entry: Entry = OURS) -> Callable[[Results], float]:
+    return lambda results: row(results, threads, workload, entry.label)["error"]
 
 
 _GRADIENT, _METRIC, _KERNEL = PRODUCTS
@@ -155,6 +178,11 @@ GOALS = (
     *(_closed(depth) for depth in DEPTHS),
     _faster("R1", GENERIC, 5),
     _faster("R2", GENERIC, 5),
+    *(
+        Goal(w, f"{VMC_SR.label} / ours, minima", _of_minima(w, VMC_SR, OURS), bound, False)
+        for w, bound in (("V1", 15), ("V2", 2))
+    ),
+    Goal("V3", "holomorphic / general, minima", _of_minima("V3", OURS, UNDECLARED), 0.6, True),
     Goal(
         "Krylov",
         "products without / with preconditioner, W1 after 50 steps, damping 1e-6, residual 1e-8",
@@ -183,6 +211,11 @@ GOALS = (
     ),
     *(
         Goal("agreement", f"{w}, relative error of ours", _error(1, w), 1e-10, True, "")
-        for w in ("W2", "W2p", "P5", "P10")
+        for w in ("W2", "W2p", "P5", "P10", "V3")
+    ),
+    *(
+        Goal("agreement", f"{w}, relative error of {e.label}", _error(1, w, e), 1e-8, True, "")
+        for w in ("V1", "V2")
+        for e in (OURS, VMC_SR)
     ),
 )

@@ -68,7 +68,22 @@ def encoder(params, x):
     return _normalise(norm, x).mean(-2) @ w + b
 
 
-MODELS = {"mlp": mlp, "laplacian": laplacian, "conv": conv, "encoder": encoder}
+def rbm(params, x):
+    """The logarithm of the amplitudes of a restricted Boltzmann machine."""
+    (w, b), a = params
+    hidden = x @ w + b
+    # log cosh but for a constant, which centring removes.
+    return jnp.sum(jnp.logaddexp(hidden, -hidden), axis=-1, keepdims=True) + (x @ a)[..., None]
+
+
+MODELS = {
+    "mlp": mlp,
+    "laplacian": laplacian,
+    "conv": conv,
+    "encoder": encoder,
+    "rbm": rbm,
+    "complex": mlp,
+}
 
 
 def loss(workload, params, batch):
@@ -77,7 +92,9 @@ def loss(workload, params, batch):
     z = MODELS[workload.kind](params, x)
     if workload.softmax:
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(z), y[:, None], axis=1))
-    return jnp.mean((z - y) ** 2) / 2
+    if workload.scores:
+        return 2 * jnp.mean(y * z[:, 0])
+    return jnp.mean(jnp.abs(z - y) ** 2) / 2
 
 
 def whitening(workload, z, y):
@@ -85,11 +102,14 @@ def whitening(workload, z, y):
     differential of the mean loss.
 
     Softmax: S = diag(√p) H without its last column, H the Householder reflection that sends √p to
-    -e_C.
+    -e_C. The centring of scores is left to the caller.
     """
     n, classes = z.shape
+    if workload.scores:
+        return jnp.full((n, 1, 1), n**-0.5, z.dtype), 2 * y[:, None] / n**0.5
     if not workload.softmax:
-        return jnp.full((n, classes, 1), n**-0.5, z.dtype), (z - y) / n**0.5
+        eye = jnp.eye(classes, dtype=z.dtype) / n**0.5
+        return jnp.broadcast_to(eye, (n, classes, classes)), (z - y) / n**0.5
     p = jax.nn.softmax(z)
     root = jnp.sqrt(p)
     u = root.at[:, -1].add(1.0)

@@ -2,8 +2,10 @@
 damping, and what the floor needs.
 
 Every loss is a mean over samples: the negative log-likelihood of a softmax (metric: the Fisher
-metric of the logits) or half the squared error (metric: Euclidean). The result asked for is v = (G
-+ λ)⁻¹ g, flattened leaf by leaf in the order of the nested lists below.
+metric of the logits) or half the squared error (metric: Euclidean). Wave functions have the mean of
+2 (e - ē) log ψ, with local energies e (metric: the covariance over the samples). The result asked
+for is v = (G + λ)⁻¹ g, flattened leaf by leaf in the order of the nested lists below, complex
+numbers as pairs.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,12 +34,16 @@ class Workload:
     name: str
     title: str
     kind: str
-    """`mlp`, `laplacian`, `conv`, `encoder` or `product`: which model of `models.py`."""
+    """`mlp`, `laplacian`, `conv`, `encoder`, `rbm`, `complex` or `product`: which model of
+    `models.py`.
+    """
     sizes: tuple[int, ...]
     samples: int
     dtype: str
     damping: float
     softmax: bool
+    scores: bool = False
+    """Whether the outputs are log-amplitudes, whose derivatives are centred over the samples."""
 
     @property
     def classes(self) -> int:
@@ -46,7 +52,9 @@ class Workload:
 
     @property
     def root_size(self) -> int:
-        """The rank of the metric of one sample: C - 1 for a softmax."""
+        """The rank of the metric of one sample: C - 1 for a softmax, 2 C of complex outputs."""
+        if self.dtype == "complex128":
+            return 2 * self.classes
         return self.classes - 1 if self.softmax else self.classes
 
     @property
@@ -165,6 +173,40 @@ _OTHERS = (
         True,
     ),
 )
+_WAVES = (
+    Workload(
+        "V1",
+        "log-amplitudes of 16 spins, tanh MLP 16-128-128-1, N = 1024, float64",
+        "mlp",
+        (16, 128, 128, 1),
+        1024,
+        "float64",
+        1e-3,
+        False,
+        scores=True,
+    ),
+    Workload(
+        "V2",
+        "log-amplitudes of 16 spins, RBM with 4 hidden units per spin, N = 1024, float64",
+        "rbm",
+        (16, 64, 1),
+        1024,
+        "float64",
+        1e-3,
+        False,
+        scores=True,
+    ),
+    Workload(
+        "V3",
+        "holomorphic tanh MLP 16-64-64-1, N = 512, complex128",
+        "complex",
+        (16, 64, 64, 1),
+        512,
+        "complex128",
+        1e-3,
+        False,
+    ),
+)
 _LARGE = Workload(
     "W1-4096",
     "W1 with N = 4096 (m = 36 864)",
@@ -175,9 +217,11 @@ _LARGE = Workload(
     1e-3,
     True,
 )
-WORKLOADS = {w.name: w for w in (*_MLPS, *_OTHERS, _LARGE)}
-TABLES = ("W1", "W2", "W2p", "P5", "P10", "W3", "W4", "W5", "R1", "R2")
+WORKLOADS = {w.name: w for w in (*_MLPS, *_OTHERS, *_WAVES, _LARGE)}
+TABLES = ("W1", "W2", "W2p", "P5", "P10", "W3", "W4", "W5", "R1", "R2", "V1", "V2", "V3")
 """The workloads that get a table of their own."""
+GROUPS = {"VMC": ("V1", "V2", "V3")}
+"""Names for several of them."""
 
 
 def find(name: str) -> Workload:
@@ -240,8 +284,16 @@ def _encoder_params(sizes, normal) -> list:
     return [block(), block(), norm(), *mlp_params((width, classes), normal)]
 
 
+def _rbm_params(sizes, normal) -> list:
+    """Weights and biases of the hidden units, and the visible biases."""
+    spins, hidden, _ = sizes
+    return [*mlp_params((spins, hidden), normal), 0.1 * normal(spins)]
+
+
 _PARAMS: dict[str, Callable] = {
     "mlp": mlp_params,
+    "rbm": _rbm_params,
+    "complex": mlp_params,
     "laplacian": mlp_params,
     "conv": _conv_params,
     "encoder": _encoder_params,
@@ -253,7 +305,10 @@ def make(workload: Workload) -> tuple[list, tuple[np.ndarray, np.ndarray]]:
     rng = np.random.Generator(np.random.PCG64(0))
 
     def normal(*shape):
-        return rng.standard_normal(shape).astype(workload.dtype)
+        found = rng.standard_normal(shape)
+        if workload.dtype == "complex128":
+            return (found + 1j * rng.standard_normal(shape)) / 2**0.5
+        return found.astype(workload.dtype)
 
     if workload.kind == "product":
         side = workload.sizes[0]
@@ -268,6 +323,12 @@ def make(workload: Workload) -> tuple[list, tuple[np.ndarray, np.ndarray]]:
             normal(workload.samples, *shape),
             rng.integers(0, workload.classes, workload.samples).astype("int32"),
         )
+    if workload.scores:
+        spins = rng.choice((-1.0, 1.0), (workload.samples, workload.sizes[0]))
+        energies = normal(workload.samples)
+        return params, (spins, energies - energies.mean())
+    if workload.kind == "complex":
+        return params, (normal(workload.samples, workload.sizes[0]), normal(workload.samples, 1))
     # Regression on the unit square: points spread evenly, a smooth target.
     x = rng.random((workload.samples, workload.sizes[0])).astype(workload.dtype)
     return params, (x, np.prod(np.sin(np.pi * x), axis=1, keepdims=True))
@@ -283,8 +344,10 @@ def leaves(tree: Any) -> Iterator[np.ndarray]:
 
 
 def flat(tree: Any) -> np.ndarray:
-    """The arrays of nested lists as one float64 vector."""
-    return np.concatenate([np.asarray(x, np.float64).ravel() for x in leaves(tree)])
+    """The arrays of nested lists as one float64 vector; complex numbers are pairs."""
+    arrays = [np.asarray(x).ravel() for x in leaves(tree)]
+    wide = [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]
+    return np.concatenate([x.view(float) for x in wide])
 
 
 def layers(workload: Workload) -> list[Layer]:
@@ -308,6 +371,8 @@ def layers(workload: Workload) -> list[Layer]:
             Layer(hidden, width, SEQUENCE),
         ]
         return [*block, *block, Layer(width, classes)]
+    if workload.kind == "rbm":
+        return [Layer(sizes[0], sizes[1]), Layer(sizes[0], 1)]
     # The Laplacian in forward mode meets each weight with the value, the d first and the sum of the
     # d second derivatives.
     positions = 2 + sizes[0] if workload.kind == "laplacian" else 1

@@ -2,9 +2,10 @@
 with pullback.
 
 m < P: v = Aᵀ (K + λ)⁻¹ r with K = AAᵀ, for MLPs by the layer formula, else from the dense A;
-otherwise v = (AᵀA + λ)⁻¹ Aᵀr from the dense A, a block of samples at a time. Two steps of
-refinement. The relative residual of (G + λ) v = g is checked by products with J and Jᵀ of JAX,
-which use neither K nor the layer formula. `python -m bench.reference W1 PATH [residual]`.
+otherwise v = (AᵀA + λ)⁻¹ Aᵀr from the dense A, a block of samples at a time. The rows of scores are
+centred. A complex model is one of pairs of real numbers. Two steps of refinement. The relative
+residual of (G + λ) v = g is checked by products with J and Jᵀ of JAX, which use neither K nor the
+layer formula. `python -m bench.reference W1 PATH [residual]`.
 """
 
 import json
@@ -24,27 +25,48 @@ from .problems import Workload, find, make
 
 def _double(workload: Workload):
     params, (x, y) = make(workload)
-    params = jax.tree.map(lambda p: jnp.asarray(p, jnp.float64), params)
-    return params, (jnp.asarray(x, jnp.float64), jnp.asarray(y))
+    wide = jnp.complex128 if workload.kind == "complex" else jnp.float64
+    params = jax.tree.map(lambda p: jnp.asarray(p, wide), params)
+    return params, (jnp.asarray(x, wide), jnp.asarray(y))
+
+
+def _real(workload: Workload, params):
+    """The parameters as one real vector, the way back, and the outputs as real numbers."""
+    point, unravel = ravel_pytree(params)
+    model = MODELS[workload.kind]
+    if workload.kind != "complex":
+        return point, unravel, lambda p, x: model(unravel(p), x)
+    pairs = lambda z: jnp.stack([jnp.real(z), jnp.imag(z)], axis=-1)
+    back = lambda u: unravel(jax.lax.complex(u[::2], u[1::2]))
+    return pairs(point).ravel(), back, lambda u, x: pairs(model(back(u), x)[:, 0])
+
+
+def _centred(workload: Workload, values):
+    return values - values.mean(0) if workload.scores else values
 
 
 def products(workload: Workload):
     """v ↦ (G + λ) v and g, on flat float64 vectors, by automatic differentiation."""
     params, (x, y) = _double(workload)
-    point, unravel = ravel_pytree(params)
+    point, unravel, model = _real(workload, params)
 
     @jit
     def apply(point, x, v):
         def outputs(p):
-            return MODELS[workload.kind](unravel(p), x)
+            return model(p, x)
 
         z, pushed = jax.jvp(outputs, (point,), (v,))
-        root, _ = whitening(workload, z, y)
-        weighted = jnp.einsum("ncq,nbq,nb->nc", root, root, pushed)
+        root, _ = whitening(workload, z, _pairs(workload, y))
+        weighted = jnp.einsum("ncq,nbq,nb->nc", root, root, _centred(workload, pushed))
         return jax.vjp(outputs, point)[1](weighted)[0] + workload.damping * v
 
     g = jit(jax.grad(lambda p, x: loss(workload, unravel(p), (x, y))))(point, x)
     return lambda v: apply(point, x, v), g
+
+
+def _pairs(workload: Workload, y):
+    """Complex targets as pairs."""
+    return jnp.concatenate([jnp.real(y), jnp.imag(y)], 1) if workload.kind == "complex" else y
 
 
 def residual(workload: Workload, v: np.ndarray) -> float:
@@ -70,14 +92,12 @@ def _layer_kernel(workload: Workload, params, x, root) -> np.ndarray:
 
 def _rows(workload: Workload, params, x, root, block: int):
     """The dense A, one block of samples at a time."""
-    point, unravel = ravel_pytree(params)
+    point, _, model = _real(workload, params)
 
     @jit
     def rows(point, x, root):
         def one(x, root):
-            return jax.jacrev(lambda p: root.T @ MODELS[workload.kind](unravel(p), x[None])[0])(
-                point
-            )
+            return jax.jacrev(lambda p: root.T @ model(p, x[None])[0])(point)
 
         return jax.vmap(one)(x, root).reshape(-1, point.size)
 
@@ -88,20 +108,23 @@ def _rows(workload: Workload, params, x, root, block: int):
 def solve(workload: Workload) -> np.ndarray:
     """The reference."""
     params, (x, y) = _double(workload)
-    root, r = whitening(workload, MODELS[workload.kind](params, x), y)
-    point, unravel = ravel_pytree(params)
-    _, pull = jax.vjp(lambda p: MODELS[workload.kind](unravel(p), x), point)
+    point, _, model = _real(workload, params)
+    z, pull = jax.vjp(lambda p: model(p, x), point)
+    root, r = whitening(workload, z, _pairs(workload, y))
     dual = workload.rows < point.size
     if workload.kind == "mlp" and dual:
         gram = _layer_kernel(workload, params, x, root)
     elif dual:
         a = np.concatenate(list(_rows(workload, params, x, root, 32)))
         gram = a @ a.T
+    elif workload.scores:
+        raise NotImplementedError("scores are centred on the side of the samples only")
     else:
         gram = np.zeros((point.size, point.size), order="F")
         for a in _rows(workload, params, x, root, 500):
             gram = sl.blas.dsyrk(1.0, a.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
         gram = np.tril(gram) + np.tril(gram, -1).T
+    gram = _centred(workload, _centred(workload, gram).T)
     gram[np.diag_indices(len(gram))] += workload.damping
     factor = sl.cho_factor(gram, lower=True)
 

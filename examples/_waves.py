@@ -2,11 +2,21 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
-def positive(lattice):
-    """A positive wave function: the mean over the group of log cosh features, weighted."""
-    rows = jnp.asarray(lattice.symmetries().permutations)
+def translations(lattice):
+    """The translations of a lattice, one permutation of the sites per row."""
+    grid, axes = np.arange(lattice.sites).reshape(lattice.shape), range(len(lattice.shape))
+    return np.stack([np.roll(grid, shift, axes).ravel() for shift in np.ndindex(*lattice.shape)])
+
+
+def positive(lattice, rows=None):
+    """A positive wave function: the mean over a group of log cosh features, weighted.
+
+    The group is that of all symmetries of the lattice, or the given rows.
+    """
+    rows = jnp.asarray(lattice.symmetries().permutations if rows is None else rows)
 
     def log_psi(params, spins):
         return features(params, spins) @ params["weight"]

@@ -20,25 +20,30 @@ from pullback import vmc
 jax.config.update("jax_enable_x64", True)
 matplotlib.use("Agg")
 EXACT = -33.83169340557936
+LATTICE = vmc.Lattice((4, 4))
+LOG_PSI = signed(LATTICE)
+ENERGY = vmc.problem(LOG_PSI, vmc.j1j2(LATTICE, 0.5))
+
+
+def run():
+    """Return the run and the energy at its end."""
+    batch = vmc.full_sum(ENERGY, LATTICE.symmetries())
+    rule = pb.step.GridSearch(tuple(2.0**-k for k in range(14)))
+    opt = pb.NaturalGradientDescent(ENERGY, step=rule, inverse=pb.Tikhonov(1e-4))
+    params = start(LATTICE, 12, sign=True)
+    until = pb.until.LossBelow(EXACT * (1 - 1e-9))
+    fit = pb.fit(opt, params, batch, 200, until=until, progress=False)
+    return fit, float(vmc.estimate(ENERGY, fit.params, batch).energy)
 
 
 def main() -> None:
-    lattice = vmc.Lattice((4, 4))
-    hamiltonian = vmc.j1j2(lattice, 0.5)
-    log_psi = signed(lattice)
-    energy = vmc.problem(log_psi, hamiltonian)
-    batch = vmc.full_sum(energy, lattice.symmetries())
-    rule = pb.step.GridSearch(tuple(2.0**-k for k in range(14)))
-    opt = pb.NaturalGradientDescent(energy, step=rule, inverse=pb.Tikhonov(1e-4))
-    params = start(lattice, 12, sign=True)
     begun = time.perf_counter()
-    until = pb.until.LossBelow(EXACT * (1 - 1e-9))
-    fit = pb.fit(opt, params, batch, 200, until=until, progress=False)
+    fit, energy = run()
     seconds = time.perf_counter() - begun
+    sign = LOG_PSI(fit.params, vmc.full_sum(ENERGY, LATTICE.symmetries()).inputs.spins)[1]
     errors = np.abs(np.asarray(fit.history["loss"]) / EXACT - 1)
-    size = sum(x.size for x in jax.tree.leaves(params))
-    error = abs(float(vmc.estimate(energy, fit.params, batch).energy) / EXACT - 1)
-    sign = log_psi(fit.params, batch.inputs.spins)[1]
+    size = sum(x.size for x in jax.tree.leaves(fit.params))
+    error = abs(energy / EXACT - 1)
     print(f"J1-J2 4x4, J2 = 0.5: {len(sign)} classes, {size} parameters")
     print(f"relative error {error:.1e} after {fit.steps} steps, {seconds:.0f} s")
     print(f"{int(min((sign < 0).sum(), (sign > 0).sum()))} classes break Marshall's sign rule")

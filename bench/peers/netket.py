@@ -2,7 +2,8 @@
 
 NetKet differentiates scalar functions of one sample. The softmax Fisher metric is Σ over (x, c) of
 p(c|x)/N ∇log p(c|x) ∇log p(c|x)ᵀ, so every input appears C times, once with each class; the weights
-√(p/N) and the right-hand side dv, with Oᵀdv = g, are written here. Centring is off.
+√(p/N) and the right-hand side dv, with Oᵀdv = g, are written here. Centring is off. On
+log-amplitudes the update is that of its driver `VMC_SR`, from the same samples and local energies.
 """
 
 import jax
@@ -29,9 +30,38 @@ def _joint(workload: Workload, params, batch):
     return jnp.concatenate([jnp.repeat(x, classes, 0), column], 1), (p / n).ravel(), dv.ravel()
 
 
+def _wave(workload: Workload, approach: str) -> Approach:
+    """What `VMC_SR` does with samples and local energies: its default, or one of its other ways."""
+    import netket as nk
+    from netket._src.ngd.sr_srt_common import sr, srt
+    from netket._src.ngd.srt_onthefly import srt_onthefly
+
+    jax.config.update("jax_enable_x64", True)
+    update = {"vmc_sr": srt_onthefly, "minsr": srt, "sr": sr}[approach]
+    params, (spins, energies) = jax.tree.map(jnp.asarray, make(workload))
+    log_psi = lambda variables, x: MODELS[workload.kind](variables["params"], x)[..., 0]
+
+    def run():
+        found, _, _ = update(
+            log_psi,
+            energies,
+            params,
+            {},
+            spins,
+            diag_shift=workload.damping,
+            solver_fn=nk.optimizer.solver.cholesky_with_fallback,
+            mode="real",
+        )
+        return jax.block_until_ready(found)
+
+    return Approach(run, flat)
+
+
 def build(name: str, approach: str) -> Approach:
-    """An approach of NetKet on a workload: `minsr` or `sr`."""
+    """An approach of NetKet on a workload: `minsr`, `sr`, or the default of `vmc_sr`."""
     workload = WORKLOADS[name]
+    if workload.scores:
+        return _wave(workload, approach)
     jax.config.update("jax_enable_x64", workload.dtype == "float64")
     import netket as nk
     from netket._src.ngd.sr import _compute_sr_update

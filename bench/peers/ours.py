@@ -22,6 +22,7 @@ def _solvers(pb, workload: Workload, size: int):
     """Approach -> how its solver is made."""
     return {
         "default": lambda: None,
+        "undeclared": lambda: None,
         "generic": lambda: generic(pb, workload, size),
         "krylov": lambda: pb.solver.Krylov(),
         "dual": lambda: pb.solver.Dual(),
@@ -40,9 +41,15 @@ def _laplacian(pb):
     return model
 
 
-def problem(pb, workload: Workload):
-    """The composite problem of a workload."""
+def problem(pb, workload: Workload, declared: bool = True):
+    """The composite problem of a workload; `declared`: whether it says that it is holomorphic."""
     model = _laplacian(pb) if workload.kind == "laplacian" else MODELS[workload.kind]
+    if workload.scores:
+        log_psi = lambda p, x: model(p, x)[:, 0]
+        return pb.Composite(log_psi, lambda z, e: 2 * e * z, pb.metric.Scores())
+    if workload.kind == "complex":
+        square = lambda z, y: jnp.sum(jnp.real(z - y) ** 2 + jnp.imag(z - y) ** 2, -1) / 2
+        return pb.Composite(model, square, holomorphic=declared)
     if workload.softmax:
         return pb.Composite(model, metric=pb.metric.Categorical())
     return pb.Composite(model, lambda z, y: jnp.sum((z - y) ** 2, -1) / 2)
@@ -127,11 +134,11 @@ def _matrix_product(pb, workload: Workload, approach: str) -> Approach:
 def build(name: str, approach: str) -> Approach:
     """An approach of pullback on a workload.
 
-    `default`, `generic`, `krylov`, `dual`, `primal`, `svd`; `gradients`, `metric-products`,
-    `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
+    `default`, `undeclared` (not said to be holomorphic), `generic`, `krylov`, `dual`, `primal`,
+    `svd`; `gradients`, `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
     """
     workload = find(name)
-    jax.config.update("jax_enable_x64", workload.dtype == "float64")
+    jax.config.update("jax_enable_x64", workload.dtype != "float32")
     import pullback as pb
 
     if workload.kind == "product":
@@ -143,7 +150,7 @@ def build(name: str, approach: str) -> Approach:
         return _gradients(workload, params, batch)
     if approach.endswith("-products"):
         return _products(pb, workload, params, batch, dual=approach.startswith("kernel"))
-    composite = problem(pb, workload)
+    composite = problem(pb, workload, approach != "undeclared")
     solver = _solvers(pb, workload, size)[approach]()
 
     def run(params, batch):

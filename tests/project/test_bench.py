@@ -1,5 +1,6 @@
 """The benchmark's own arithmetic: what it takes for true, for the floor, for met."""
 
+import dataclasses
 import json
 import math
 
@@ -12,7 +13,7 @@ from bench import environments, goals, krylov, measure, page, reference, scaling
 from bench.entries import ENTRIES, FLOOR, OURS, TANGENTS, TORCH, Entry
 from bench.models import MODELS, loss, whitening
 from bench.peers import floor, ours
-from bench.problems import TABLES, WORKLOADS, find, flat, layers, leaves, make
+from bench.problems import GROUPS, TABLES, WORKLOADS, find, flat, layers, leaves, make
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,9 @@ def test_parameters_lie_as_jax_lays_them(name):
     params, _ = make(WORKLOADS[name])
     assert all(a is b for a, b in zip(leaves(params), jax.tree.leaves(params), strict=True))
     dense = sum((layer.inputs + 1) * layer.outputs for layer in layers(WORKLOADS[name]))
-    scales = 2 * 5 * 64 if name == "R2" else 0
-    assert flat(params).size == dense + scales
+    # Scales of normalisations; a machine has no constant; complex numbers are pairs.
+    other, pairs = {"R2": 2 * 5 * 64, "V2": -1}.get(name, 0), 2 if name == "V3" else 1
+    assert flat(params).size == pairs * (dense + other)
 
 
 def test_the_root_whitens_and_lifts():
@@ -61,6 +63,34 @@ def test_the_reference_solves_the_dense_equations(name):
     v = reference.solve(workload)
     assert np.linalg.norm(v - wanted) < 1e-10 * np.linalg.norm(wanted)
     assert reference.residual(workload, v) < 1e-12 < 1e-3 < reference.residual(workload, 1.01 * v)
+
+
+@pytest.mark.parametrize("name", GROUPS["VMC"])
+def test_the_reference_of_wave_functions_solves_the_dense_equations(name, monkeypatch):
+    """Small ones, with the centred covariance and with pairs of real numbers written out."""
+    workload = dataclasses.replace(WORKLOADS[name], sizes=(3, 4, 1), samples=9)
+    params, (x, y) = jax.tree.map(jnp.asarray, make(workload))
+    point, unravel = jax.flatten_util.ravel_pytree(params)
+    model = lambda p: MODELS[workload.kind](unravel(p), x)[:, 0]
+    if name == "V3":
+        half = np.asarray(jax.jacfwd(model, holomorphic=True)(point))
+        # dz = J dθ for pairs, (re, im) after (re, im).
+        a = np.stack([[half.real, -half.imag], [half.imag, half.real]]).transpose(2, 0, 3, 1)
+        a, gap = a.reshape(18, -1), np.asarray(model(point) - y[:, 0])
+        c = np.stack([gap.real, gap.imag], 1).ravel() / 9
+    else:
+        a = np.asarray(jax.jacrev(model)(point))
+        a, c = a - a.mean(0), 2 * np.asarray(y) / 9
+    wanted = np.linalg.solve(a.T @ a / 9 + workload.damping * np.eye(a.shape[1]), a.T @ c)
+    v = reference.solve(workload)
+    assert np.linalg.norm(v - wanted) < 1e-10 * np.linalg.norm(wanted)
+    assert reference.residual(workload, v) < 1e-9 < 1e-3 < reference.residual(workload, 1.01 * v)
+    monkeypatch.setitem(WORKLOADS, "small", workload)
+    for approach in ("default", "undeclared" if name == "V3" else "generic"):
+        adapter = ours.build("small", approach)
+        adapter.prepare()
+        found = adapter.vector(adapter.run())
+        assert np.linalg.norm(found - wanted) < 1e-10 * np.linalg.norm(wanted)
 
 
 def _flops(calls):

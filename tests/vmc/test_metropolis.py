@@ -102,3 +102,32 @@ def test_a_nan_on_the_way_is_a_failed_step():
     opt = pb.NaturalGradientDescent(energy)
     record = opt.step(there, opt.init(there), batch)[2]
     assert record.failed and not record.accepted
+
+
+def test_a_wave_function_that_vanishes_on_a_sample_is_a_failed_step():
+    """It did not vanish where the chains were; after a step it does, on samples that stay put."""
+    log = lambda p, s: jnp.where(p > 1, -jnp.inf, p * jnp.sum(s[:, :-1] * s[:, 1:], axis=1))
+    energy = vmc.problem(log, ISING.loss.hamiltonian)
+    sampler = vmc.Metropolis(energy, chains=16)
+    state = sampler.init(jax.random.key(0), jnp.asarray(0.3))
+    there = jnp.asarray(2.0)
+    batch, _ = sampler.draw(jax.random.key(1), there, state)
+    with pytest.raises(Exception, match=r"NaN|infinity"):
+        pb.natural_gradient(energy, there, batch)
+    opt = pb.NaturalGradientDescent(energy)
+    record = opt.step(there, opt.init(there), batch)[2]
+    assert record.failed and not record.accepted
+
+
+def test_chains_that_get_stuck_are_counted_and_do_not_move_the_parameters():
+    """All chains in one configuration: rank 0, a zero direction, and `stuck` says why."""
+    comb = lambda p, s: jnp.where(jnp.all(s > 0, axis=1), 1e6, 0.0) + p * jnp.sum(s, axis=1)
+    energy = vmc.problem(comb, ISING.loss.hamiltonian)
+    sampler = vmc.Metropolis(energy, chains=16)
+    up = vmc.Chains(jnp.ones((16, 4)), jnp.zeros(16, jnp.int32), jnp.zeros((), jnp.int32))
+    params = jnp.asarray(0.3)
+    batch, state = sampler.draw(jax.random.key(1), params, up)
+    assert float(state.stuck) == 1 and float(state.acceptance) == 0
+    opt = pb.NaturalGradientDescent(energy, step=0.1)
+    moved, _, record = opt.step(params, opt.init(params), batch)
+    assert record.rank == 0 and moved == params

@@ -107,6 +107,61 @@ def test_a_run_of_ours_with_netkets_sampler(nk):
         assert abs(float(chains.expect(hamiltonian).mean.real) - exact) < 0.02 * abs(exact)
 
 
+RATE, SHIFT, STEPS = 0.02, 0.01, 12
+
+
+def driven(nk, hamiltonian, state, **options):
+    """The parameters after some steps of NetKet's driver of stochastic reconfiguration."""
+    driver = nk.driver.VMC_SR(
+        hamiltonian, nk.optimizer.Sgd(RATE), diag_shift=SHIFT, variational_state=state, **options
+    )
+    driver.run(STEPS, out=nk.logging.RuntimeLog(), show_progress=False)
+    return state.parameters
+
+
+def fitted(state, hamiltonian, solver=None, momentum=None):
+    """The parameters after as many steps of ours."""
+    energy, params, batches = vmc.from_netket(state, hamiltonian)
+    opt = pb.NaturalGradientDescent(
+        energy, step=RATE, inverse=pb.Tikhonov(SHIFT), solver=solver, momentum=momentum
+    )
+    return pb.fit(opt, params, batches, STEPS, progress=False).params
+
+
+def test_a_run_is_that_of_the_driver_on_the_same_samples(nk):
+    """NetKet's metric form and its kernel form, on the samples of one seed, and on all states."""
+    with plain():
+        hamiltonian, *ours = states(nk)
+        for k, state in enumerate(ours):
+            theirs = [states(nk)[1 + k] for _ in range(2)]
+            expected = driven(nk, hamiltonian, theirs[0], use_ntk=False, on_the_fly=False)
+            found = fitted(state, hamiltonian)
+            close(found, expected, 1e-10)
+            if k:
+                kernel = driven(nk, hamiltonian, theirs[1], use_ntk=True)
+                close(found, kernel, 1e-10)
+
+
+def test_momentum_is_that_of_the_driver(nk):
+    with plain():
+        hamiltonian, _, theirs = states(nk)
+        expected = driven(nk, hamiltonian, theirs, use_ntk=True, momentum=0.9)
+        for solver in (pb.solver.Dual(), pb.solver.Primal()):
+            found = fitted(states(nk)[2], hamiltonian, solver, pb.Spring(0.9))
+            close(found, expected, 1e-10)
+
+
+def test_a_complex_network_moves_as_in_the_driver(nk):
+    """Complex parameters: the direction that NetKet takes, factor 2 and conjugate included."""
+    with plain():
+        hilbert = nk.hilbert.Spin(0.5, 5)
+        hamiltonian = nk.operator.Ising(hilbert, nk.graph.Chain(5), h=1.0)
+        model = nk.models.RBM(alpha=1, param_dtype=complex)
+        make = lambda: nk.vqs.FullSumState(hilbert, model, seed=3)
+        expected = driven(nk, hamiltonian, make(), use_ntk=False, on_the_fly=False, mode="complex")
+        close(fitted(make(), hamiltonian), expected, 1e-9)
+
+
 def test_bad_input(nk):
     with plain():
         hamiltonian, whole, _ = states(nk)

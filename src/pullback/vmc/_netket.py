@@ -62,20 +62,21 @@ class NetKetChains(eqx.Module):
 
     energy: Composite
     sampler: Any
+    start: Any
+    """The state of the chains of the `MCState`."""
     length: int = eqx.field(static=True)
     discarded: int = eqx.field(static=True)
     chunk: int | None = eqx.field(static=True)
 
     def init(self, key: PRNGKeyArray, params: Params) -> Any:
-        """Return the state of NetKet's sampler before the first step.
+        """Return the chains where the `MCState` has them, so that both draw the same samples.
 
         **Arguments:**
 
-        - `key`: a PRNG key.
-        - `params`: the parameters of the wave function.
+        - `key`: not used; `MCState(..., seed=)` decides.
+        - `params`: not used.
         """
-        log_psi = parts_of("from_netket", self.energy)[0]
-        return self.sampler.init_state(log_psi.apply, log_psi.variables(params), seed=key)
+        return self.start
 
     def draw(self, key: PRNGKeyArray, params: Params, state: Any) -> tuple[Batch, Any]:
         """Return a batch with its local energies, and the state after it.
@@ -110,8 +111,9 @@ def from_netket(vstate: Any, hamiltonian: Any) -> FromNetKet:
 
     **Arguments:**
 
-    - `vstate`: an `MCState`, whose sampler draws the batches, or a `FullSumState`, whose batch is
-        all configurations.
+    - `vstate`: an `MCState`, whose sampler draws the batches with its own seed, from its own
+        chains: the samples of a NetKet driver. Or a `FullSumState`, whose batch is all
+        configurations.
     - `hamiltonian`: an operator of NetKet on the same Hilbert space.
     """
     netket = import_netket()
@@ -135,8 +137,9 @@ def from_netket(vstate: Any, hamiltonian: Any) -> FromNetKet:
     if isinstance(vstate, netket.vqs.FullSumState):
         return FromNetKet(energy, vstate.parameters, _everything(vstate, hamiltonian))
     chains = NetKetChains(
-        energy, vstate.sampler, vstate.chain_length, vstate.n_discard_per_chain, vstate.chunk_size
-    )
+        energy, vstate.sampler, vstate.sampler_state, vstate.chain_length,
+        vstate.n_discard_per_chain, vstate.chunk_size,
+    )  # fmt: skip
     return FromNetKet(energy, vstate.parameters, chains)
 
 
