@@ -31,7 +31,7 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help reproduce test test-all fuzz kills lint format bench docs constraints clean python
+.PHONY: help reproduce test test-all test-product fuzz kills lint format bench docs constraints clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +43,10 @@ test: lint ## format, lint, types, then the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-all: lint ## the same with the slow tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m "slow or not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not product"
+
+test-product: $(STAMP)-dev ## every metric x solver x inverse x model: hours
+	$(BIN)/python -m pytest -n $(WORKERS) -m product
 
 kills: $(STAMP)-dev ## kill runs, damage their files, fill the disk; KILLS=50 FLIPS=10000
 	KILLS=$(KILLS) FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/fit/test_kills.py -m slow
