@@ -5,6 +5,8 @@ Reads names of cases, and prints one line of JSON for each:
 - `solver-inverse-samples-inputs-width`: the program of a natural gradient on eight devices is
   compiled and read: what is sent, and the memory of a device. It is not run; shapes are enough.
 - `panels-devices-rows`: the Cholesky factorisation of `solver/_panels.py`, compared with NumPy.
+- `tall-devices-rows-columns`: `tall_svd`, compared with NumPy, and `few-inverse`, a natural
+  gradient with it, compared with that of one device.
 - `small-` and a case of `devices.py`: that case with K in panels, as if it were large.
 """
 
@@ -27,6 +29,7 @@ from pullback._natural.natural_gradient import compute, compute_shared
 from pullback._problem.batch import Batch
 from pullback.solver import _panels, _scaled_rows
 from pullback.solver._strategy import Strategy
+from pullback.solver._svd import tall_svd
 
 jax.config.update("jax_enable_x64", True)
 
@@ -167,6 +170,37 @@ def panels(case):
     }
 
 
+def tall(case):
+    """How far a decomposition of rows on several devices is from what NumPy finds."""
+    count, rows, size = map(int, case.split("-")[1:])
+    mesh, axis = jax.make_mesh((count,), ("data",)), Axis(("data",), count)
+    spec = PartitionSpec("data")
+    a = np.random.default_rng(0).standard_normal((rows, size)) @ np.diag(10.0 ** -np.arange(size))
+    mapped = jax.shard_map(
+        lambda a: tall_svd(a, axis), mesh=mesh, in_specs=spec,
+        out_specs=(spec, PartitionSpec(), PartitionSpec()), check_vma=False,
+    )  # fmt: skip
+    u, s, vt = map(np.asarray, jax.jit(mapped)(jax.device_put(a, NamedSharding(mesh, spec))))
+    return {
+        "orthogonal": devices.gap(u.T @ u, np.eye(size)),
+        "rows": devices.gap(u * s @ vt, a),
+        "values": float(np.max(np.abs(s / np.linalg.svd(a)[1] - 1))),
+    }
+
+
+def few(case):
+    """A natural gradient of few parameters by `SVD`, on several devices and on one."""
+    x = devices.normal(64, 2)
+    batch = x, devices.normal(64, 1, seed=1)
+    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p) @ jnp.ones((2, 1)), devices.square)
+    options = {"inverse": INVERSES[case.split("-")[1]], "solver": pb.solver.SVD(), "throw": False}
+    point = devices.normal(2, 2, seed=2)
+    one = pb.natural_gradient(problem, point, batch, **options)
+    many = pb.natural_gradient(problem, point, devices.put(batch), **options)
+    ranks = [int(one.stats.rank), int(many.stats.rank)]
+    return {"gap": devices.gap(many.vector, one.vector), "ranks": ranks}
+
+
 def small(case):
     # Nor are there eigenvectors to take over.
     _scaled_rows.COPIED, _scaled_rows.SPARE, _panels.NARROWEST = 0, 0, 1
@@ -177,5 +211,7 @@ def small(case):
 if __name__ == "__main__":
     assert jax.device_count() == 8
     for name in sys.argv[1:]:
-        how = {"panels": panels, "small": small}.get(name.split("-")[0], measured)
+        how = {"panels": panels, "tall": tall, "few": few, "small": small}.get(
+            name.split("-")[0], measured
+        )
         print(json.dumps({"case": name} | how(name)), flush=True)

@@ -32,6 +32,20 @@ def test_a_shared_cholesky_factorisation_is_that_of_numpy():
         assert line["pivots"] == [True, False]
 
 
+def test_a_decomposition_of_tall_rows_is_that_of_numpy():
+    (line,) = run("tall-4-80-7")
+    # Orthogonal also where singular values are small.
+    assert max(line["orthogonal"], line["rows"]) < 1e-14
+    assert line["values"] < 1e-9
+
+
+@pytest.mark.slow
+def test_the_answer_of_a_tall_svd_is_that_of_one_device():
+    for line in run("few-MoorePenrose", "few-Tikhonov"):
+        assert line["gap"] < 1e-13
+        assert line["ranks"][0] == line["ranks"][1] == 4
+
+
 SMALL = ("dense-Dual-Tikhonov-Weights-Explicit-2",)
 MORE = (
     "conv-Dual-Tikhonov-Weights-Explicit-4",
