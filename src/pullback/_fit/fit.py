@@ -69,7 +69,8 @@ def fit(
     - `batches`: a tuple `(inputs, targets)`, the same in every step; a function of a PRNG key that
         draws a batch, e.g. `minibatches(batch, size)`, or of a key and the parameters; a `Sampler`,
         which has a state; a list or another iterable of batches; or `None` for a model without
-        data. A batch of `Terms` is a dictionary, or a tuple, of one batch per term.
+        data. A batch of `Terms` is a dictionary, or a tuple, of one batch per term. Batches may be
+        on several devices and processes, `shard(batch, mesh)`.
     - `steps`: how many steps to make in all; a resumed run makes the rest. A `ValueError` is
         raised if the checkpoint has more steps than that: fewer cannot be returned.
     - `key`: a PRNG key or a seed, for functions that draw batches.

@@ -151,10 +151,11 @@ class Processes:
 
     def partial(self, snapshot: Snapshot) -> bool:
         """Return whether no process has all of the arrays of a run."""
+        if not self.several:
+            return False
         leaves = jax.tree.leaves((snapshot.params, snapshot.state, snapshot.sampler))
-        arrays = [x for x in leaves if isinstance(x, jax.Array)]
-        parts = (x for x in arrays if not (x.is_fully_addressable or x.is_fully_replicated))
-        return self.several and any(True for _ in parts)
+        arrays = (x for x in leaves if isinstance(x, jax.Array))
+        return any(not (x.is_fully_addressable or x.is_fully_replicated) for x in arrays)
 
     def whole(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with all of its arrays on this process."""
