@@ -50,14 +50,16 @@ def samples(lattice, hamiltonian, width, steps):
     return pb.fit(opt, start(lattice, width), vmc.Metropolis(energy, 512), steps, progress=False)
 
 
-def square(steps=400):
+def square(steps=300):
     """The Ising model on a 6x6 square from samples: the run, the last energies, their error."""
     lattice = vmc.Lattice((6, 6))
     log_psi = positive(lattice, translations(lattice))
     energy = vmc.problem(log_psi, vmc.ising(lattice, field=3.0))
-    opt = pb.NaturalGradientDescent(energy, step=0.03, inverse=pb.Tikhonov(1e-4))
+    opt = pb.NaturalGradientDescent(energy, step=0.03, inverse=pb.Tikhonov(1e-3))
     chains = vmc.Metropolis(energy, 512, chunk=128)
-    params = jax.tree.map(lambda x: 0.3 * x, start(lattice, 8))
+    params = start(lattice, 8)
+    # The features are means over the translations; log ψ grows with the number of sites.
+    params = {"filter": 0.3 * params["filter"], "weight": lattice.sites * params["weight"]}
     fit = pb.fit(opt, params, chains, steps, progress=False)
     last = fit.history["loss"][-100:]
     return fit, float(np.mean(last)), float(np.std(last) / np.sqrt(len(last)))
