@@ -115,9 +115,7 @@ def dense_parts(
             _in_pairs(_outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs)),
             eqx.is_inexact_array,
         )
-        return jnp.concatenate(
-            [x.reshape(len(places), -1) for x in jax.tree.leaves(z)], axis=1
-        ).ravel()
+        return _by_sample(z, len(places))
 
     def everything(flat):
         z = _outputs(problem, eqx.combine(unravel(flat), carried), metric_inputs)
@@ -133,6 +131,11 @@ def dense_parts(
         _block_diagonal(np.asarray(blocks)),
         unravel,
     )
+
+
+def _by_sample(z: Any, count: int) -> Any:
+    """The outputs of a batch in one vector, sample by sample."""
+    return jnp.concatenate([x.reshape(count, -1) for x in jax.tree.leaves(z)], axis=1).ravel()
 
 
 def _is_complex(x: Any) -> bool:
@@ -240,7 +243,10 @@ def _metric_blocks(
     if weights is None:
         return _basis(problem.metric.observe(targets, jnp.asarray(0)), z)[None]
     if problem.metric.couples_samples:
-        return _basis(problem.metric.weigh(jnp.asarray(weights)), z)[None]
+        whole = _basis(problem.metric.weigh(jnp.asarray(weights)), z)
+        flat, unravel = ravel_pytree(eqx.filter(z, eqx.is_inexact_array))
+        order = _by_sample(unravel(jnp.arange(flat.size, dtype=flat.dtype)), len(places))
+        return whole[jnp.ix_(order.astype(int), order.astype(int))][None]
     blocks = []
     for i, place in enumerate(places):
         take = lambda x, i=i: x[i] if eqx.is_array(x) else x
