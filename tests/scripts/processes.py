@@ -61,9 +61,11 @@ class Case:
         return jax.tree.map(share, batch)
 
     def own(self, batch):
-        """The samples of this process: the first one has two, the last one the rest."""
-        cut = slice(0, 2) if self.place == 0 else slice(2, None)
-        return batch if self.number == 1 else tuple(x[cut] for x in batch)
+        """The samples of this process: the first one has two, the others share the rest."""
+        if self.number == 1:
+            return batch
+        parts = lambda x: [x[:2], *np.array_split(x[2:], self.number - 1)]
+        return tuple(parts(x)[self.place] for x in batch)
 
     def shard(self, batch):
         if self.number == 1:
