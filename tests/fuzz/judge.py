@@ -170,6 +170,7 @@ def as_record(problem: Problem, verdict: Verdict) -> dict[str, Any]:
     s = problem.structure
     return {
         "seed": problem.seed, "index": problem.index, **asdict(verdict), "dtype": s.dtype,
-        "kind": s.kind, "metric": "+".join(part.structure.metric for part in problem.parts), "loss": s.loss, "solver": s.solver, "inverse": s.inverse,
+        "kind": s.kind, "metric": "+".join(part.structure.metric for part in problem.parts),
+        "loss": s.loss, "solver": s.solver, "inverse": s.inverse,
         "gauge": s.gauge, "measure": s.measure, "scenario": list(problem.scenario),
     }  # fmt: skip

@@ -1,9 +1,9 @@
 """Every METRIC x SOLVER x INVERSE x MODEL agrees with the naive dense reference.
 
 Compiling is what takes the time, so one program solves for some (solver, inverse) pairs at one
-linearisation. `make test` runs the cases that `sampling.py` takes for its seed. `make test-all` runs
-every metric with every model, with pairs in turn, so that every metric and every model meets every
-pair. The whole product takes hours of a core, and has a target of its own, `make test-product`.
+linearisation. `make test` runs the cases that `sampling.py` takes for its seed. `make test-all`
+runs every metric with every model, with pairs in turn, so that every metric and every model meets
+every pair. The whole product takes hours of a core, and has its own target, `make test-product`.
 """
 
 import gc

@@ -100,8 +100,8 @@ def uneven(case):
 
 def iterators(case):
     """Batches on the mesh from a generator and from a list, with a shorter one at the end."""
-    cuts = (slice(0, 4), slice(4, 8), slice(8, 11))
-    whole = tuple(np.concatenate([a, b])[:11] for a, b in zip(BATCH, UNEVEN, strict=True))
+    cuts = (slice(0, 8), slice(8, 16), slice(16, 21))  # enough for four processes
+    whole = tuple(np.concatenate([a, b, a]) for a, b in zip(BATCH, UNEVEN, strict=True))
     pieces = [tuple(x[cut] for x in whole) for cut in cuts]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.FitWarning)  # the last one has another shape

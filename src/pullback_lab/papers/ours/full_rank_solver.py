@@ -6,8 +6,9 @@ Rank-revealing LAPACK drivers (gelsy, gelsd) give the one of least norm. The dri
 assumes full rank, divides by pivots that are rounding errors: what it returns solves the equation
 in part and is, for the most part, noise in the kernel of \(F\), which no training logit sees and
 every test logit does, in single precision as in double. Some libraries offer gels only on some
-devices. *Which driver and device the source used is not known*: this shows a mechanism, no more. The
-noise is rounding, so the result of gels depends on the LAPACK; its accuracy near chance does not.
+devices. *Which driver and device the source used is not known*: this shows a mechanism, no more.
+The noise is rounding, so the result of gels depends on the LAPACK; its accuracy near chance does
+not.
 """
 
 import itertools
