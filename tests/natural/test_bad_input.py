@@ -312,7 +312,7 @@ def test_what_cannot_work_is_refused_before_anything_is_compiled(kwargs, words):
         (
             lambda: pb.natural_gradient(linear, PARAMS, (X, Y)),
             r"problem must be a pullback\.Composite\(model=\.\.\., loss=\.\.\., "
-            r"metric=\.\.\.\), got function",
+            r"metric=\.\.\.\), or a pullback\.Terms\(\.\.\.\) of several, got function",
         ),
     ],
 )
