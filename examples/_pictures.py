@@ -26,3 +26,9 @@ def picture_folder() -> Path:
     folder = Path(given() or FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def option(name, default):
+    """The value of an option `--name=value`."""
+    found = [word.split("=", 1)[1] for word in sys.argv[1:] if word.startswith(f"--{name}=")]
+    return found[0] if found else default

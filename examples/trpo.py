@@ -5,46 +5,21 @@
 each finished run is kept there, and a comparison that was interrupted resumes.
 """
 
-import hashlib
 import sys
-from pathlib import Path
 
 import jax
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
-from _pictures import picture_path
-from _policies import METHODS, SETTINGS, train
+from _kept import kept
+from _pictures import option, picture_path
+from _policies import METHODS, SETTINGS
 
 jax.config.update("jax_enable_x64", True)
 matplotlib.use("Agg")
 # The return to reach; those of Acrobot and Pendulum are TRPO's after 100 000 steps.
 WANTED = {"CartPole": 475, "Acrobot": -83, "Pendulum": -175}
 COLOURS = ("#2f6db3", "#c2553a", "#5a8f4d")
-
-
-def option(name, default):
-    """The value of an option `--name=value`."""
-    found = [word.split("=", 1)[1] for word in sys.argv[1:] if word.startswith(f"--{name}=")]
-    return found[0] if found else default
-
-
-def kept(name, method, seed, total):
-    """A run: steps, returns and divergences, read from the folder of runs if it is there."""
-    folder = option("keep", "")
-    if not folder:
-        return train(name, method, seed, total)
-    # Runs of other settings or of other code are not read.
-    sources = (Path(__file__).parent / f"_{x}.py" for x in ("policies", "environments"))
-    code = hashlib.sha256(b"".join(x.read_bytes() for x in sources)).hexdigest()[:8]
-    path = Path(folder) / f"{name}-{method.replace(' ', '-')}-{seed}-{total or 'all'}-{code}.npy"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        run = train(name, method, seed, total)
-        part = path.with_suffix(".part.npy")
-        np.save(part, run)
-        part.rename(path)
-    return np.load(path)
 
 
 def report(name, method, runs):

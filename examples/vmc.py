@@ -14,55 +14,14 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from _pictures import picture_path
-from _waves import positive, start, translations
+from _waves import HEISENBERG, SQUARE, everything, samples, square
 
-import pullback as pb
 from pullback import vmc
 
 jax.config.update("jax_enable_x64", True)
 matplotlib.use("Agg")
 WANTED = next((x.partition("=")[2] for x in sys.argv if x.startswith("--ladder=")), "")
-RATES = tuple(2.0**-k for k in range(14))
 CHAIN = -12.784906442999322  # of 10 spins
-SQUARE = -115.232707303718485  # the Ising model, 6x6, h = 3
-# name, lattice, exact energy, width, steps, damping
-HEISENBERG = (
-    ("Heisenberg 4×4", (4, 4), -44.91393283371549, 8, 60, 1e-8),
-    ("Heisenberg chain 20", (20,), -35.61754611950579, 24, 40, 1e-6),
-)
-
-
-def everything(lattice, hamiltonian, width, steps, level, damping=1e-8):
-    """A run on all configurations, one of each class of equivalent ones."""
-    energy = vmc.problem(positive(lattice), hamiltonian)
-    batch = vmc.full_sum(energy, lattice.symmetries())
-    rule = pb.step.GridSearch(RATES)
-    opt = pb.NaturalGradientDescent(energy, step=rule, inverse=pb.Tikhonov(damping))
-    until = pb.until.LossBelow(level)
-    fit = pb.fit(opt, start(lattice, width), batch, steps, until=until, progress=False)
-    return fit, float(vmc.estimate(energy, fit.params, batch).energy)
-
-
-def samples(lattice, hamiltonian, width, steps):
-    """A run on samples, whose last 100 energies are averaged."""
-    energy = vmc.problem(positive(lattice), hamiltonian)
-    opt = pb.NaturalGradientDescent(energy, step=0.03, inverse=pb.Tikhonov(1e-3))
-    return pb.fit(opt, start(lattice, width), vmc.Metropolis(energy, 512), steps, progress=False)
-
-
-def square(steps=300):
-    """The Ising model on a 6x6 square from samples: the run, the last energies, their error."""
-    lattice = vmc.Lattice((6, 6))
-    log_psi = positive(lattice, translations(lattice))
-    energy = vmc.problem(log_psi, vmc.ising(lattice, field=3.0))
-    opt = pb.NaturalGradientDescent(energy, step=0.03, inverse=pb.Tikhonov(1e-3))
-    chains = vmc.Metropolis(energy, 512, chunk=128)
-    params = start(lattice, 8)
-    # The features are means over the translations; log ψ grows with the number of sites.
-    params = {"filter": 0.3 * params["filter"], "weight": lattice.sites * params["weight"]}
-    fit = pb.fit(opt, params, chains, steps, progress=False)
-    last = fit.history["loss"][-100:]
-    return fit, float(np.mean(last)), float(np.std(last) / np.sqrt(len(last)))
 
 
 def row(name, exact, run, *arguments):
