@@ -205,3 +205,22 @@ def test_a_singular_value_that_the_mean_blurs_is_refused_by_its_name():
     path = Path(__file__).parents[1] / "fuzz" / "found" / "scores-blurred-singular-value.json"
     with pytest.raises(RuntimeError, match=r"rounding of the mean .* Damp more"):
         build.compute(load(path.read_text()))
+
+
+@pytest.mark.parametrize("damping", [None, 1e-250])
+def test_a_covector_that_underflows_is_refused(damping):
+    # Jᵀ of the mean of c is 1e-350, which no float64 holds; (G + λ)⁻¹ of it is about 1e-100.
+    x = jnp.array([[1.0, 0.2], [0.5, -1.0], [-0.3, 0.7], [1.5, 0.1]])
+    params, c = jnp.array([0.3, -0.7]), 1e-230 * (1 + jnp.arange(4.0))
+    model = lambda p, x: 1e-120 * (x @ p)
+    inverse = pb.MoorePenrose() if damping is None else pb.Tikhonov(damping)
+
+    def solved(scale):
+        loss = lambda z, y: scale * y * z
+        problem = pb.Composite(model, loss, pb.metric.Scores())
+        return pb.natural_gradient(problem, params, (x, c), inverse=inverse, throw=False)
+
+    assert bool(solved(1.0).result == pb.RESULTS.underflow)
+    whole = solved(2.0**400)
+    assert bool(whole.result == pb.RESULTS.successful)
+    assert float(jnp.linalg.norm(whole.vector)) > 0

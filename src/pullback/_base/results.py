@@ -144,6 +144,11 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "saturated, or its outputs do not depend on the parameters where the loss does. Damp: "
         "`inverse=Tikhonov(...)`."
     )
+    underflow = (
+        "The part of the gradient that is outside the range of the metric is smaller than the "
+        "smallest floating-point number, and its part of the solution is not. Multiply the loss by "
+        "a large number, and divide the solution by it; or compute in double precision."
+    )
     flow_unstable = (
         "The flow amplifies errors beyond its tolerance here: the heaviest samples leave "
         "directions open, and samples that weigh far less decide them. It stopped there. For "

@@ -69,6 +69,8 @@ class Evaluation(eqx.Module):
     """The fraction of the output covector in the range of the metric."""
     steep: Array
     """Whether a sample is too steep to be lifted, and was lifted all the same."""
+    underflow: Scalar
+    """log|Jᵀ of what is outside|, where that is not zero and underflows; -inf elsewhere."""
 
     def __repr__(self) -> str:
         return f"Evaluation(loss {number(self.value, '.6g')}, {self.rows._text()})"
@@ -97,12 +99,13 @@ def evaluate(
         objective, linear = linearise_at(objective, params)
     check_state(params, linear.state)
     value, c = objective.problem.value_and_differential(linear.outputs, objective.batch)
-    covector = linear.pull(c).astype(rows.dtype)
     if metric_batch is None:
+        covector = linear.pull(c).astype(rows.dtype)
         lifted = lift(rows, c, strategy.inverse, own=True, careful=careful)
         r, share, steep = lifted.r, lifted.share, lifted.steep
-        outside = pull_outside(rows, lifted.outside)
+        outside, underflow = _pull_outside(rows, lifted.outside)
     else:
+        covector, underflow = _pull(linear.pull, c, rows)
         r, outside, share, steep = None, covector, jnp.asarray(jnp.nan, rows.dtype), no
     if penalty is not None:
         moving, carried = split(params)
@@ -112,7 +115,25 @@ def evaluate(
         covector = covector + p
         outside = p if outside is None else outside + p
     losses = objective.problem.losses(linear.outputs, objective.batch)
-    return Evaluation(objective, rows, linear, value, losses, c, covector, r, outside, share, steep)
+    return Evaluation(
+        objective, rows, linear, value, losses, c, covector, r, outside, share, steep, underflow
+    )
+
+
+def absorb(evaluation: Evaluation, active: Array) -> Evaluation:
+    """Return the same problem with g as a parameter covector where no row of A is active.
+
+    Rows that are differences, and no more than rounding, are absent: nothing of c is in the range
+    of such a metric. A damped inverse has g/λ.
+    """
+    if not evaluation.rows.centred or evaluation.lifted is None:
+        return evaluation
+    absent = ~jnp.any(active)
+    r = jnp.where(absent, 0.0, evaluation.lifted)
+    outside = 0.0 if evaluation.outside is None else evaluation.outside
+    outside = jnp.where(absent, evaluation.covector, outside)
+    where = lambda x: (x.lifted, x.outside)
+    return eqx.tree_at(where, evaluation, (r, outside), is_leaf=lambda x: x is None)
 
 
 def follow(evaluation: Evaluation, g: Flat) -> Evaluation:
@@ -301,13 +322,42 @@ def _steep(rows: Rows, r: Array, c: OutputCovector, cancels: bool) -> Array:
 
 def pull_outside(rows: AbstractRows, outside: OutputCovector | None) -> Flat | None:
     """Return Jᵀ of what is outside; the model is not passed where that is zero."""
+    return _pull_outside(rows, outside)[0]
+
+
+def _pull_outside(rows: AbstractRows, outside: OutputCovector | None) -> tuple[Flat | None, Scalar]:
+    """Return Jᵀ of what is outside, and `Evaluation.underflow`."""
+    none = jnp.asarray(-jnp.inf, rows.dtype)
     if outside is None:
-        return None
+        return None, none
     something = jnp.any(jnp.stack([jnp.any(x != 0) for x in jax.tree.leaves(outside)]))
     something = anywhere(something, rows.axis)
-    pull = lambda c: rows.pull_output(c)
-    nothing = lambda c: jnp.zeros(rows.shape[1], rows.dtype)
+    pull = lambda c: _pull(rows.pull_output, c, rows)
+    nothing = lambda c: (jnp.zeros(rows.shape[1], rows.dtype), none)
     return jax.lax.cond(something, pull, nothing, outside)
+
+
+def _pull(
+    pull: Callable[[OutputCovector], Flat], c: OutputCovector, rows: AbstractRows
+) -> tuple[Flat, Scalar]:
+    """Return Jᵀc, and the logarithm of its size where it underflows.
+
+    c is divided by a power of two, which is exact, so that nothing underflows on the way.
+    """
+    top = functools.reduce(
+        jnp.maximum, [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(c)]
+    )
+    top = jax.lax.stop_gradient(largest(top, rows.axis))
+    info = jnp.finfo(top.dtype)
+    power = jax.lax.reduce_precision(top, exponent_bits=info.nexp, mantissa_bits=0)
+    # Of what is not finite nothing can be said here; it has verdicts of its own.
+    power = jnp.where(jnp.isfinite(power), jnp.clip(power, info.tiny, 0.25 / info.tiny), 1.0)
+    unit = pull(jax.tree.map(lambda x: x / power.astype(x.dtype), c)).astype(rows.dtype)
+    power = power.astype(rows.dtype)
+    size = jnp.max(jnp.abs(jax.lax.stop_gradient(unit)), initial=0.0)
+    lost = (size > 0) & (size * power < jnp.finfo(rows.dtype).tiny)
+    log_size = jnp.log(jnp.where(lost, size, 1.0)) + jnp.log(power)
+    return unit * power, jnp.where(lost, log_size, -jnp.inf)
 
 
 def fraction(a: Scalar, b: Scalar) -> Scalar:

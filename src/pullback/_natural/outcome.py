@@ -83,6 +83,7 @@ def outcome(
             RESULTS.blurred,
         ),
         (~all_finite(vector), RESULTS.nonfinite_vector),
+        (_underflows(evaluation, factorised, vector), RESULTS.underflow),
         (~certified, RESULTS.unconverged),
         (
             _any(_left_over(evaluation, *piece, vector, damped) for piece in pieces),
@@ -162,6 +163,17 @@ def _left_over(
     lost = zero & jnp.any(covector != 0)
     # A covariance of equal scores is zero, not lost: its rows were found to be rounding.
     return lost & jnp.any(piece.given.active) if evaluation.rows.centred else lost
+
+
+def _underflows(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> Array:
+    """Return whether a parameter covector is lost whose part of the solution is not negligible."""
+    size, damping = evaluation.underflow, factorised.damping
+    if damping is None:
+        return size > -jnp.inf
+    info = jnp.finfo(vector.dtype)
+    seen = jnp.maximum(info.eps * jnp.max(jnp.abs(vector), initial=0.0), info.tiny)
+    # (G + λ)⁻¹g is at most g/λ.
+    return size - jnp.log(damping) > jnp.log(seen)
 
 
 def _blurred(

@@ -31,7 +31,7 @@ from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from ..solver._strategy import Strategy
 from .derivative import stop
-from .evaluate import Evaluation, evaluate, follow, lift, pull_outside
+from .evaluate import Evaluation, absorb, evaluate, follow, lift, pull_outside
 from .factorised import Factorised, factorise
 from .outcome import outcome
 from .stats import Stats, statistics
@@ -369,6 +369,7 @@ def subproblem(
     if least is not None:
         strategy = strategy.damped_from(_resolved(least, evaluation))
     factorised = factorise(evaluation.rows, strategy, careful)
+    evaluation = absorb(evaluation, factorised.given.active)
     natural = None
     if not strategy.inverse.awaits_damping:
         natural = factorised.solve(evaluation.lifted, evaluation.outside)
