@@ -4,12 +4,32 @@
 arrays of mpmath numbers. Imports nothing of pullback, nor JAX.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from mpmath import mp, mpc, mpf
 
 from .problem import Structure, Values
+
+
+LARGEST_BITS = 20_000
+"""The logarithm of the largest argument of a transcendental function: π is needed to as many."""
+
+
+class TooManyDigits(Exception):
+    """The reference would need more digits than it may have (`reference.MOST`, `LARGEST_BITS`)."""
+
+
+def _transcendental(function: Callable[[Any], Any]) -> Any:
+    """Return a function entry by entry, which is refused for arguments beyond all bounds."""
+
+    def bounded(x):
+        if x != 0 and mp.mag(x) > LARGEST_BITS:
+            raise TooManyDigits
+        return function(x)
+
+    return staticmethod(np.frompyfunc(bounded, 1, 1))
 
 
 class MP:
@@ -38,13 +58,10 @@ class MP:
     real = staticmethod(np.frompyfunc(mp.re, 1, 1))
     imag = staticmethod(np.frompyfunc(mp.im, 1, 1))
     conj = staticmethod(np.frompyfunc(mp.conj, 1, 1))
-    exp = staticmethod(np.frompyfunc(mp.exp, 1, 1))
     log1p = staticmethod(np.frompyfunc(mp.log1p, 1, 1))
-    tanh = staticmethod(np.frompyfunc(mp.tanh, 1, 1))
-    sin = staticmethod(np.frompyfunc(mp.sin, 1, 1))
-    cos = staticmethod(np.frompyfunc(mp.cos, 1, 1))
-    sigmoid = staticmethod(np.frompyfunc(lambda x: 1 / (1 + mp.exp(-x)), 1, 1))
-    softplus = staticmethod(np.frompyfunc(lambda x: mp.log1p(mp.exp(x)), 1, 1))
+    exp, tanh, sin, cos = map(_transcendental, (mp.exp, mp.tanh, mp.sin, mp.cos))
+    sigmoid = _transcendental(lambda x: 1 / (1 + mp.exp(-x)))
+    softplus = _transcendental(lambda x: mp.log1p(mp.exp(x)))
 
 
 class Floats:

@@ -17,7 +17,7 @@ import numpy as np
 from mpmath import mp, mpf
 
 from . import formulas
-from .formulas import MP
+from .formulas import MP, TooManyDigits
 from .geometry import LOSSES, METRICS, Grading
 from .problem import Problem, Structure, Values
 
@@ -26,10 +26,6 @@ DIGITS, MOST = 120, 2600
 
 DIFFERENCES = ("categorical", "soft", "product", "independent", "log_sum_exp")
 """Losses whose differential is p - y: handed over, it is right to eps, not to eps c."""
-
-
-class TooManyDigits(Exception):
-    """The reference would need more digits than `MOST`."""
 
 
 @dataclass
