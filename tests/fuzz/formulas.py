@@ -12,7 +12,6 @@ from mpmath import mp, mpc, mpf
 
 from .problem import Structure, Values
 
-
 LARGEST_BITS = 20_000
 """The logarithm of the largest argument of a transcendental function: π is needed to as many."""
 
