@@ -18,7 +18,7 @@ from sampling import seed
 SCRIPT = Path(__file__).parents[1] / "scripts" / "devices.py"
 MODELS = ("dense", "conv", "attention", "scan", "pde", "scores")
 SOLVERS = ("SVD", "Primal", "Dual", "Krylov", "Auto")
-REST = (("MoorePenrose", "Tikhonov"), ("Mean", "Sum", "Weights"), ("Auto", "Explicit"), "421")
+REST = (("MoorePenrose", "Tikhonov"), ("Mean", "Sum", "Weights"), ("Auto", "Explicit"), "8421")
 CASES = ["-".join(case) for case in itertools.product(MODELS, SOLVERS, *REST)]
 SAMPLE = 5
 # A stride without a common factor, so that neighbouring seeds have something of everything.

@@ -99,7 +99,6 @@ INVERSES = {"MoorePenrose": pb.MoorePenrose(), "Tikhonov": pb.Tikhonov(1e-2)}
 WEIGHTS = jnp.asarray([0.0, 0.5, 0.3, 0.1, 0.0, 0.0, 0.2, 0.4])
 MEASURES = {"Mean": pb.Mean(), "Sum": pb.Sum(), "Weights": pb.Weights(WEIGHTS)}
 TYPES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
-DEVICES = (1, 2, 4)
 
 
 def flat(tree):
