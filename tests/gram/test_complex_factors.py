@@ -50,7 +50,32 @@ def repeated(p, x):
     return h @ p["v"] + jax.lax.complex(jnp.cos(angle), jnp.sin(angle))
 
 
+def real_weights(p, x):
+    """Real weights of a complex input, once with a real bias, once with a complex one."""
+    u = x.astype(complex) * p["c"][None]
+    with jax.numpy_dtype_promotion("standard"):  # `@` then multiplies complex by real numbers
+        h = jnp.tanh(u @ p["w"] + p["b"][None])
+        return jnp.tanh(h @ p["v"] + p["d"][None])
+
+
+def real_table(p, x):
+    """Real entries of a table, each multiplied by a complex number of its position."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.sum(p["table"][x] * p["c"][None, :, None], axis=1) @ p["v"]
+
+
 CASES = {
+    "real weights": (
+        real_weights,
+        {"w": normal(6, 7, seed=15) / 4, "b": normal(7, seed=16), "c": complex_normal(6, seed=17),
+         "v": normal(7, 2, seed=18) / 4, "d": complex_normal(2, seed=19)},
+        X,
+    ),
+    "real table": (
+        real_table,
+        {"table": normal(5, 6, seed=6), "c": complex_normal(2, seed=7), "v": normal(6, 2, seed=8)},
+        TOKENS,
+    ),
     "dense": (dense, DENSE, X),
     "looked up": (
         looked_up,

@@ -132,6 +132,8 @@ def layout(
         if single:
             cheap = blocks == 1 and t == 1 and not codes
         cheap = cheap and not kept.intersection([leaf] if shift is None else [leaf, shift.leaf])
+        # One more row of weights is complex if they are.
+        cheap = cheap and (shift is None or pairs[leaf] == pairs[shift.leaf])
         order = starts[leaf] + entries
         if cheap:
             rows = [order[0]]
@@ -191,6 +193,7 @@ def sample_factors(
         value = _merged(place(cotangents[use.path]), use.loops, 1)
         return value.astype(like_precision(value.dtype, dtype))
 
+    pairs = [is_complex(leaf.dtype) for leaf in leaves]
     xs: list[Array] = []
     ds: list[Array] = []
     for group in plan.factors:
@@ -200,14 +203,15 @@ def sample_factors(
             x_all = jnp.concatenate([x_all, ones], axis=-1)
         d_all = jnp.concatenate([d(use)[:, 0] for use in group.uses], axis=1)
         xs.append(x_all if group.codes else _parts(x_all, d_all))
-        ds.append(_pulled(d_all, 1 if group.codes else 2))
+        ds.append(_pulled(d_all, 1 if group.codes else 2, pairs[group.leaf]))
     rows = []
     for group in plan.products:
         x_all = jnp.concatenate([x(use) for use in group.uses], axis=1)
         d_all = jnp.concatenate([d(use) for use in group.uses], axis=2)
-        x_all, d_all = _parts(x_all, d_all), _pulled(d_all, 2)
+        x_all, d_all = _parts(x_all, d_all), _pulled(d_all, 2, pairs[group.leaf])
         rows.append(jnp.einsum("bti,qbto->qbio", x_all, d_all).reshape(q, -1))
-    rows += [_pulled(value.reshape(q, 1, -1), 1)[:, 0].astype(dtype) for value in free]
+    flat = lambda value: _pulled(value.reshape(q, 1, -1), 1, is_complex(value.dtype))[:, 0]
+    rows += [flat(value).astype(dtype) for value in free]
     stacked = jnp.concatenate(rows, axis=1) if rows else jnp.zeros((q, 0), dtype)
     codes = tuple(group.codes for group in plan.factors)
     formed = tuple(group.formed for group in plan.factors)
@@ -229,12 +233,15 @@ def _parts(x: Array, d: Array) -> Array:
     return jnp.concatenate([x.real, x.imag], axis=-2) if is_complex(d.dtype) else x
 
 
-def _pulled(d: Array, parts: int) -> Array:
-    """[.., t, o], real: the pairs of d̄, then, with two parts, those of the conjugate of id."""
+def _pulled(d: Array, parts: int, pair: bool) -> Array:
+    """[.., t, o], real: the pairs of d̄, then, with two parts, those of the conjugate of id.
+
+    Real weights of a complex product are no pairs: they have the first of each.
+    """
     if not is_complex(d.dtype):
         return d
-    pairs = jnp.concatenate([d, d * jnp.asarray(1j, d.dtype)][:parts], axis=-2)
-    return as_pair(jnp.conj(pairs)).reshape(*pairs.shape[:-1], -1)
+    both = jnp.conj(jnp.concatenate([d, d * jnp.asarray(1j, d.dtype)][:parts], axis=-2))
+    return as_pair(both).reshape(*both.shape[:-1], -1) if pair else both.real
 
 
 def _merged(value: Array, loops: tuple[int, ...], lead: int) -> Array:
