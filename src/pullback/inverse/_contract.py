@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._base.tree import as_data
 from ._base import AbstractInverse
 
 PROBES = (3.0, 1.0, 0.5, 0.1, 1e-3, 1e-6)
@@ -71,6 +72,12 @@ def _evaluate(inverse: AbstractInverse, s: Array) -> Array:
     return jnp.asarray(inverse.filter(s, inverse.cutoff(s[0], SHAPE)))
 
 
+@eqx.filter_jit
+def _twice(inverse: AbstractInverse, s: Array) -> tuple[Array, Array]:
+    """Return the filter at s and 2s: one program, where each operation would be one of its own."""
+    return _evaluate(inverse, s), _evaluate(inverse, 2 * s)
+
+
 def _check_shapes(inverse: AbstractInverse, name: str) -> None:
     """Raise a `ValueError` if a method returns another shape or dtype than it must."""
     probe = jax.ShapeDtypeStruct((len(PROBES),), jnp.result_type(float))
@@ -111,7 +118,7 @@ def _check_values(inverse: AbstractInverse, name: str) -> None:
     s = np.asarray(PROBES)
     with jax.ensure_compile_time_eval():
         probes = jnp.asarray(s, jnp.result_type(float))
-        h, doubled = (np.asarray(_evaluate(inverse, k * probes)) for k in (1, 2))
+        h, doubled = map(np.asarray, _twice(as_data(inverse), probes))
     kernel = float(inverse.kernel)
     nowhere = not np.any(np.isfinite(h) & (h >= 0))
     if nowhere or not (np.isfinite(kernel) and kernel >= 0):
