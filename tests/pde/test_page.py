@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "pde.md"
 @pytest.mark.slow
 def test_the_page_runs_and_its_losses_fall():
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     scope = {}
     for block in blocks:
         exec(block, scope)
@@ -19,3 +19,5 @@ def test_the_page_runs_and_its_losses_fall():
             history = scope["fit"].history
             assert history["loss_after"][-1] < 0.1 * history["loss"][0]
     assert scope["best"].method == "ENGD" and scope["burgers"].equation.name == "Burgers"
+    # Δ of sin(x₀) exp(x₁) is zero.
+    assert abs(scope["laplacian"]) < 1e-12
