@@ -13,7 +13,7 @@ class HeavyBall(AbstractMomentum):
     """Momentum that adds a multiple of the last direction to the natural gradient step.
 
     ```python
-    opt = pb.NaturalGradientDescent(problem, step=0.1, momentum=pb.HeavyBall(0.9))
+    opt = pb.NaturalGradientDescent(problem, momentum=pb.HeavyBall(0.9))
     fit = pb.fit(opt, params, (x, y), steps=10)
     ```
     """
