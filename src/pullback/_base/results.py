@@ -15,7 +15,13 @@ from .show import is_single, known
 
 # An `eqx.Enumeration` may be extended, which pyright does not know.
 class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
-    """The outcome of a solve. Extends `lineax.RESULTS`, so that inner messages survive."""
+    """The outcome of a solve, a code with a message. Extends `lineax.RESULTS`.
+
+    ```python
+    ng = pb.natural_gradient(problem, params, (x, y), throw=False)
+    ng.result == pb.RESULTS.successful, ng.message
+    ```
+    """
 
     rank_zero = (
         "The pullback metric is zero at this point: no direction changes the outputs. The natural "

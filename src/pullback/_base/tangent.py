@@ -31,7 +31,12 @@ def _scaled(tree: PyTree, factor: Any) -> PyTree:
 
 
 class TangentVector(eqx.Module):
-    """A vector on the parameters, e.g. an update: `params - 0.1 * vector` moves them.
+    """A vector on the parameters, e.g. an update.
+
+    ```python
+    vector = pb.TangentVector(ng.vector)
+    moved = params - 0.1 * vector  # for any pytree
+    ```
 
     **Arguments:**
 
@@ -76,7 +81,12 @@ class TangentVector(eqx.Module):
 
 
 class CotangentVector(eqx.Module):
-    """A covector on the parameters, e.g. a gradient: `covector @ vector` is a number.
+    """A covector on the parameters, e.g. a gradient.
+
+    ```python
+    covector = pb.CotangentVector(jax.grad(loss)(params))
+    covector @ vector  # the derivative along a vector, a number
+    ```
 
     **Arguments:**
 

@@ -56,7 +56,7 @@ FIRST = 10
 
 
 class BlockState(eqx.Module):
-    """What `BlockDescent` keeps between steps."""
+    """The state of `BlockDescent` between steps."""
 
     count: Count
     """The number of steps made, failed ones included."""
@@ -74,7 +74,7 @@ class BlockState(eqx.Module):
 
 
 class BlockRecord(eqx.Module):
-    """What one step of `BlockDescent` did."""
+    """The record of one step of `BlockDescent`."""
 
     step: Count
     """The number of this step, from 0."""

@@ -34,7 +34,14 @@ from ..step._fixed import Fixed
 
 
 class ConstrainedStep(eqx.Module):
-    """A step, and what the constraint did to it."""
+    """A step under a constraint, and the correction that the constraint made.
+
+    ```python
+    box = pb.constraint.Clipping(0.0, 1.0)
+    moved = pb.constrained_step(problem, params, (x, y), step=0.1, constraint=box)
+    moved.params, moved.correction
+    ```
+    """
 
     params: Params
     """The new point."""

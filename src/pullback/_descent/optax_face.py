@@ -25,7 +25,7 @@ OURS = ("batch", "metric_batch")
 
 
 class OptaxState(NamedTuple):
-    """The state of `as_optax`.
+    """The state of the transformation that `as_optax` returns.
 
     `optax.tree.get(state, "record")` returns the record of the last step from anywhere in a chain.
     """

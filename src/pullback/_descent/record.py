@@ -24,7 +24,7 @@ USABLE = (
 
 
 class DescentState(eqx.Module):
-    """What the optimiser keeps between steps."""
+    """The state of the optimiser between steps, returned by `opt.init` and `opt.step`."""
 
     count: Count
     """The number of steps made, failed and rejected ones included."""
@@ -44,7 +44,15 @@ class DescentState(eqx.Module):
 
 
 class Record(eqx.Module):
-    """What one step did. Numbers that do not apply are NaN, counts -1."""
+    """The record of one step: losses, norms, rank, outcome.
+
+    ```python
+    params, state, record = opt.step(params, state, (x, y))
+    record.loss, record.accepted, record.result
+    ```
+
+    Numbers that do not apply are NaN, counts -1.
+    """
 
     step: Count
     """The number of this step, from 0."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Report(NamedTuple):
-    """What a callback receives."""
+    """The argument of a callback of `fit`: the step, parameters, state and new records."""
 
     step: int
     """The number of steps made."""
@@ -33,7 +33,13 @@ class Report(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fit:
-    """The outcome of `fit`."""
+    """The outcome of `fit`: parameters, state, history, and the reason of the end.
+
+    ```python
+    fit = pb.fit(opt, params, (x, y), steps=100)
+    fit.params, fit.history["loss"], fit.ended
+    ```
+    """
 
     params: Params
     state: Any
@@ -66,7 +72,7 @@ class Fit:
 
 
 class FitError(RuntimeError):
-    """A step failed and `throw=True`.
+    """Raised by `fit` if a step fails and `throw=True`.
 
     `fit` holds the outcome up to there: finite parameters, and the history with the failed step.
     """

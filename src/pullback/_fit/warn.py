@@ -9,7 +9,7 @@ PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class FitWarning(UserWarning):
-    """Something about a run that its user should know; the run continues."""
+    """A problem with a run that continues, e.g. a loss that rises."""
 
 
 def warn(message: str) -> None:

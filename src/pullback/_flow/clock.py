@@ -52,7 +52,7 @@ class AbstractClock(eqx.Module):
 
 
 class Time(AbstractClock):
-    """The time itself, s = t - t0."""
+    """The clock s = t - t0, the time itself; the default of `flow`."""
 
     def read(self, elapsed):
         return elapsed
@@ -65,7 +65,13 @@ class Time(AbstractClock):
 
 
 class LogTime(AbstractClock):
-    """s = log(1 + t - t0), for flows that slow down: up to t = 1e100 and beyond."""
+    """The clock s = log(1 + t - t0), for flows that slow down: up to t = 1e100 and beyond.
+
+    ```python
+    clock, kind = pb.LogTime(), pb.EuclideanFlow()
+    sol = pb.flow(problem, params, (x, y), t1=1e6, kind=kind, clock=clock)
+    ```
+    """
 
     def read(self, elapsed):
         return jnp.log1p(elapsed)

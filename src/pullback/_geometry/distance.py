@@ -30,7 +30,15 @@ NAMES = ("as functions", "quadratic estimate", "parameters")
 
 
 class Distance(eqx.Module):
-    """Three measures of the way from one point to another; arrays if there are several others."""
+    """Three distances between two points: of functions, quadratic, of parameters.
+
+    ```python
+    found = pb.distance(problem, params, other, (x, y))
+    found.function, found.quadratic, found.parameters
+    ```
+
+    Arrays if `other` is a list of points.
+    """
 
     function: Float[Array, "..."]
     """ρ(other, params), in the units of the metric's divergence (nats for a Fisher metric)."""

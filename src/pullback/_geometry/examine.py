@@ -47,7 +47,7 @@ DELICATE = (RESULTS.rank_zero, RESULTS.unconverged, RESULTS.unresolved, RESULTS.
 
 
 class Meeting(eqx.Module):
-    """Two parameters compared on the model."""
+    """The comparison of two sets of parameters on the model: distance and angle."""
 
     distance: float
     """How far apart their outputs are, relative to their size."""
@@ -74,7 +74,7 @@ class Meeting(eqx.Module):
 
 
 class Examination(eqx.Module):
-    """What `examine` found, a record that prints as a page."""
+    """The findings of `examine`, a record that prints as a page."""
 
     parameters: int
     """P."""

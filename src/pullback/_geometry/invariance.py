@@ -51,7 +51,7 @@ WALK, GAUGE = "along trajectories", "in the gauge of f"
 
 
 class Invariance(eqx.Module):
-    """What `check_invariance` measured. NaN where a notion does not apply."""
+    """The measurements of `check_invariance`. NaN where a notion does not apply."""
 
     diffeomorphism: bool
     """Whether f is a local diffeomorphism at the point; if not, only Definition 4 applies."""

@@ -83,7 +83,7 @@ def _jacobian(f: Callable[[Params], Params], new: Params) -> Float[Array, "P Q"]
 
 
 class Reparametrisation(AbstractReparametrisation):
-    """Any smooth map.
+    """A smooth map from new parameters to old ones, given as a function.
 
     Without an inverse, f(ξ) = θ is solved by Newton's method, which needs as many new parameters as
     old ones.
@@ -182,7 +182,7 @@ class _OnFlat(AbstractReparametrisation):
 
 
 class Affine(_OnFlat):
-    """θ = Mξ + b on the flat vector of the floating leaves.
+    """The map θ = Mξ + b on the flat vector of the floating leaves.
 
     **Arguments:**
 
@@ -225,7 +225,13 @@ class Units(AbstractReparametrisation):
 
 
 class Exponential(_OnFlat):
-    """θ = e^ξ: logarithms as coordinates, for positive parameters."""
+    """The map θ = e^ξ: logarithms as coordinates, for positive parameters.
+
+    ```python
+    new = pb.Exponential()
+    pb.check_invariance(problem, params, (x, y), reparametrisation=new)
+    ```
+    """
 
     def forward(self, x):
         return jnp.exp(x)
@@ -235,7 +241,7 @@ class Exponential(_OnFlat):
 
 
 class Cubic(_OnFlat):
-    """θ = c + (ξ - d)³, coordinate by coordinate.
+    """The map θ = c + (ξ - d)³, coordinate by coordinate.
 
     A homeomorphism whose inverse is not differentiable at c.
     With c the point itself, F = 0 there: the counterexample of Proposition 2 (van Oostrum, Müller

@@ -41,7 +41,13 @@ from .examine import examine
 
 
 class TangentKernel(eqx.Module):
-    """A tangent kernel at a point. Made by `ntk` and `natural_ntk`."""
+    """A tangent kernel at a point. Made by `ntk` and `natural_ntk`.
+
+    ```python
+    kernel = pb.natural_ntk(problem, params, (x, y))
+    kernel.matrix()
+    ```
+    """
 
     rows: AbstractRows
     """A at the point, and with it the model's J."""

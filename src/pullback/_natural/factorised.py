@@ -26,7 +26,13 @@ from .derivative import pushed, stop, with_derivative
 
 
 class Factorised(eqx.Module):
-    """A factorised whitened Jacobian. Vectors and covectors on the parameters are flat arrays."""
+    """A factorised whitened Jacobian. Vectors and covectors on the parameters are flat arrays.
+
+    ```python
+    factors = pb.pullback(problem, params, (x, y)).factorise()
+    factors.spectrum
+    ```
+    """
 
     rows: AbstractRows
     """e^-shift A, in the gauge of the inverse."""

@@ -30,7 +30,13 @@ from .subproblem import subproblem
 
 
 class NaturalGradient(eqx.Module):
-    """A natural gradient and its statistics. Steepest *ascent*: step along `-vector`."""
+    """A natural gradient and its statistics. Steepest *ascent*: step along `-vector`.
+
+    ```python
+    ng = pb.natural_gradient(problem, params, (x, y))
+    ng.vector, ng.value, ng.stats, ng.result
+    ```
+    """
 
     vector: Vector
     """δ, a vector on the parameters; `None` for leaves that are neither floating nor complex."""

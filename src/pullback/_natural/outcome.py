@@ -38,7 +38,7 @@ RETRIED = (RESULTS.steep, RESULTS.blurred, RESULTS.nonfinite_vector, RESULTS.unc
 
 
 class PrecisionWarning(UserWarning):
-    """The arithmetic is too short for the condition of the problem."""
+    """The floating-point type is too short for the condition number of the problem."""
 
 
 def outcome(

@@ -51,7 +51,13 @@ from .outcome import is_metric, mixes_samples, not_holomorphic
 
 
 class PullbackMetric(eqx.Module):
-    """The metric G = JᵀMJ of a problem at a point. Made by `pullback.pullback`."""
+    """The metric G = JᵀMJ of a problem at a point. Made by `pullback.pullback`.
+
+    ```python
+    G = pb.pullback(problem, params, (x, y))
+    G.rank(), G.sharp(pb.differential(problem, params, (x, y)))
+    ```
+    """
 
     whitened: AbstractRows
     """A, the whitened Jacobian, as an operator on flat vectors; for solvers and preconditioners."""

@@ -15,7 +15,13 @@ from .factorised import Factorised
 
 
 class Stats(eqx.Module):
-    """How a natural gradient came about. Prints as a table.
+    """Statistics of a solve: rank, edges of the spectrum, cut-off, fractions, residual.
+
+    ```python
+    stats = pb.natural_gradient(problem, params, (x, y)).stats
+    print(stats)  # a table
+    stats.rank, stats.residual
+    ```
 
     Numbers that the solver does not compute are NaN, and -1 for the rank.
     """

@@ -97,7 +97,12 @@ class AbstractMeasure(eqx.Module):
 
 
 class Mean(AbstractMeasure):
-    """The weight 1/N for every sample."""
+    """The measure with weight 1/N for every sample, the default.
+
+    ```python
+    problem = pb.Composite(model, loss, measure=pb.Mean())
+    ```
+    """
 
     positive: ClassVar[bool] = True
 
@@ -109,7 +114,12 @@ class Mean(AbstractMeasure):
 
 
 class Sum(AbstractMeasure):
-    """The weight 1 for every sample."""
+    """The measure with weight 1 for every sample.
+
+    ```python
+    problem = pb.Composite(model, loss, measure=pb.Sum())
+    ```
+    """
 
     positive: ClassVar[bool] = True
 
@@ -118,7 +128,11 @@ class Sum(AbstractMeasure):
 
 
 class Weights(AbstractMeasure):
-    """Given weights: importance or quadrature weights, or 0 and 1 for padding.
+    """A measure with given weights: importance, quadrature, or 0 and 1 for padding.
+
+    ```python
+    problem = pb.Composite(model, loss, measure=pb.Weights(jnp.full(len(x), 0.1)))
+    ```
 
     The weights are not normalised: `Weights(jnp.full(N, 1 / N))` is `Mean()`.
     """

@@ -42,7 +42,7 @@ from .steps import half_square
 
 
 class AbstractMirror(eqx.Module):
-    """A divergence between parameters, with its mirror step."""
+    """A divergence between parameters and its mirror step."""
 
     def __repr__(self) -> str:
         return settings(self)
@@ -69,7 +69,13 @@ class AbstractMirror(eqx.Module):
 
 
 class EuclideanMirror(AbstractMirror):
-    """Half the squared Euclidean distance: the step is gradient descent."""
+    """Half the squared Euclidean distance: the mirror step is gradient descent.
+
+    ```python
+    mirror = pb.EuclideanMirror()
+    step = pb.mirror_step(problem, params, (x, y), weight=10.0, mirror=mirror)
+    ```
+    """
 
     def move(self, params, covector):
         return jax.tree.map(jnp.subtract, params, conjugate(covector)), RESULTS.successful
@@ -151,7 +157,7 @@ def _reverse(p: Array, g: Array) -> Array:
 
 
 class BregmanMirror(AbstractMirror):
-    """D_φ(u, θ), stepped in the dual coordinates ∇φ.
+    """The divergence D_φ(u, θ); steps are made in the dual coordinates ∇φ.
 
     **Arguments:**
 
@@ -185,7 +191,7 @@ class BregmanMirror(AbstractMirror):
 
 
 class DivergenceMirror(AbstractMirror):
-    """Any smooth divergence, by Newton's method.
+    """A smooth divergence, given as a function; Newton's method solves each step.
 
     **Arguments:**
 

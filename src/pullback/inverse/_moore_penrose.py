@@ -10,7 +10,13 @@ from ._base import AbstractInverse, inverse_square, numerical_zero
 
 
 class MoorePenrose(AbstractInverse):
-    """The Moore-Penrose inverse, of minimum norm in the gauge. Undamped."""
+    """The Moore-Penrose inverse G⁺, of minimum norm in the gauge; undamped.
+
+    ```python
+    inverse = pb.MoorePenrose(rtol=1e-10)
+    ng = pb.natural_gradient(problem, params, (x, y), inverse=inverse)
+    ```
+    """
 
     rtol: float | Scalar | None = None
     gauge: Any = None

@@ -15,7 +15,13 @@ from ._base import AbstractInverse
 
 
 class Tikhonov(AbstractInverse):
-    """(G + λW)⁻¹, with W the gauge."""
+    """The damped inverse (G + λW)⁻¹, with W the gauge.
+
+    ```python
+    inverse = pb.Tikhonov(1e-3)
+    ng = pb.natural_gradient(problem, params, (x, y), inverse=inverse)
+    ```
+    """
 
     damping: float | Scalar
     gauge: Any = None

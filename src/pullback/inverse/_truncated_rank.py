@@ -9,7 +9,13 @@ from ._base import AbstractInverse, inverse_square
 
 
 class TruncatedRank(AbstractInverse):
-    """The Moore-Penrose inverse of the best approximation of A of rank at most k."""
+    """The Moore-Penrose inverse of the best approximation of A of rank at most k.
+
+    ```python
+    inverse = pb.TruncatedRank(3)
+    ng = pb.natural_gradient(problem, params, (x, y), inverse=inverse)
+    ```
+    """
 
     k: int = eqx.field(static=True)
     gauge: Any = None

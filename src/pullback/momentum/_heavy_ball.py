@@ -10,7 +10,13 @@ from ._base import AbstractMomentum
 
 
 class HeavyBall(AbstractMomentum):
-    """Add a multiple of the last direction."""
+    """Momentum that adds a multiple of the last direction to the natural gradient step.
+
+    ```python
+    opt = pb.NaturalGradientDescent(problem, momentum=pb.HeavyBall(0.9))
+    fit = pb.fit(opt, params, (x, y), steps=10)
+    ```
+    """
 
     mu: float | Scalar
     numbers_are_data: ClassVar[bool] = True

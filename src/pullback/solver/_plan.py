@@ -26,7 +26,7 @@ from ._svd import SVD
 
 
 class Route(eqx.Module):
-    """One way to compute, and its cost estimate."""
+    """One way to compute a natural gradient, and its cost estimate."""
 
     solver: str
     flops: float
@@ -49,7 +49,13 @@ class Route(eqx.Module):
 
 
 class Plan(eqx.Module):
-    """What would run. Prints as a table."""
+    """The cost estimate of each route, and the chosen one. Prints as a table.
+
+    ```python
+    plan = pb.plan(problem, params, (x, y))
+    plan.route, plan.routes
+    ```
+    """
 
     shape: tuple[int, int]
     """(m, P), the shape of A."""
