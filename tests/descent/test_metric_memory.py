@@ -86,6 +86,21 @@ def test_with_terms_rules_that_damp_curves_momentum_and_a_penalty():
     assert np.all(record.accepted) and record.loss[-1] < 0.1 * record.loss[0]
 
 
+def test_likelihoods_without_data_and_with_complex_outputs():
+    gaussian = pb.metric.Gaussian()
+    alone = pb.Composite(lambda p: jnp.tanh(p["w"] @ p["b"]), metric=gaussian)
+    rotated = lambda p, x: jax.lax.complex(*(curved(p, x + k) for k in (0.0, 1.0)))
+    waves = pb.Composite(rotated, metric=gaussian)
+    for problem, batch in ((alone, (None, Y[0])), (waves, (X, jax.lax.complex(Y, 1 + Y)))):
+        found = []
+        for memory in (0.6, None):
+            opt = pb.NaturalGradientDescent(problem, step=RATE, metric_memory=memory)
+            params, _, record = opt.step(PARAMS, opt.init(PARAMS), batch)
+            found.append(np.append(flat(params), record.loss))
+        # The first average is the metric of the first batch.
+        close(*found)
+
+
 def test_a_low_rank_keeps_the_largest_and_reports_what_it_drops():
     # Rank 6 is all that two batches of three samples with two outputs have, at one point.
     _, full, _ = ours(BATCHES[:2], pb.MetricMemory(0.6), step=1e-9)

@@ -80,6 +80,7 @@ FUNCTIONS = {
     "relu cubed": lambda x: jnp.sum(jax.nn.relu(W @ x) ** 3),
     "rule of one's own": lambda x: jnp.sum(squared(squared(W @ x))),
     "division": lambda x: x[0] / (1 + x[1] ** 2 + x[2]) - 3.0 / x[0],
+    "division by itself": lambda x: jnp.sum((lambda h: h / h * x + h / h)(jnp.sin(x))),
     "powers": lambda x: (1 + x[0] ** 2) ** x[1] + x[1] ** 2.5 + 2.0 ** x[2],
     "where": lambda x: jnp.where(x > 0, x**3 * x[1], jnp.sin(x)).sum(),
     "maximum": lambda x: jnp.maximum(x[0] ** 2, x[1] * x[2]) + jnp.clip(x[0] ** 3, -1.0, 1.0),

@@ -164,6 +164,53 @@ def test_new_points_in_every_step_unless_said_otherwise():
     assert isinstance(fixed, dict) and fixed["periodic"][0][0].shape == (2, 2)
 
 
+@pytest.fixture
+def mixing():
+    """Models as people write them, real points among complex numbers."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.usefixtures("mixing")
+def test_errors_compare_point_by_point():
+    case = lambda solution: pde.Equation(
+        residual=lambda u, x: u(x), domain=BOX, solution=solution, inside=3, border=3
+    )
+    x = BOX(KEY, 50)
+    plane = lambda x: x[0] - x[1]
+    for field in (lambda _, x: 1.5 * plane(x), lambda _, x: 1.5 * plane(x)[None]):
+        error, relative = case(plane).errors(None, x, field)
+        size = np.sqrt(np.mean(np.asarray(x[:, 0] - x[:, 1]) ** 2))
+        np.testing.assert_allclose([error, relative], [size / 2, 0.5], rtol=1e-12)
+    turning = lambda x: jnp.exp(1j * x[0])
+    found = case(turning).errors(None, x, lambda _, x: turning(x) * (1 + 0.1j))
+    np.testing.assert_allclose(found, [0.1, 0.1], rtol=1e-12)
+    with pytest.raises(ValueError, match=r"same shape at a point, got \(2,\) and \(\)"):
+        case(plane).errors(None, x, lambda _, x: pair(x))
+
+
+@pytest.mark.usefixtures("mixing")
+def test_complex_residuals_have_the_square_of_their_modulus():
+    equation = pde.Equation(
+        residual=lambda u, x: 1j * pde.partial(u, x, 0) + pde.laplacian(u, x, [1]),
+        domain=BOX,
+        inside=5,
+        adaptive=pde.ByResidual(),
+        conditions=[pde.Dirichlet(lambda x: jnp.exp(1j * x[1]), 4)],
+    )
+    field = lambda p, x: jnp.tanh(jnp.sum(p * x))
+    params = jnp.asarray([0.3 + 0.2j, -0.4 + 0.1j])
+    batch = equation.points(KEY, params, field)
+    inside, border = batch["inside"][0], batch["dirichlet"][0]
+    u = jax.vmap(lambda x: jnp.tanh(jnp.sum(params * x)))
+    slope = 1 - u(inside) ** 2
+    r = 1j * params[0] * slope - 2 * u(inside) * slope * params[1] ** 2
+    b = u(border) - jnp.exp(1j * border[:, 1])
+    expected = (np.mean(np.abs(r) ** 2) + np.mean(np.abs(b) ** 2)) / 2
+    ng = pb.natural_gradient(equation.problem(field), params, batch)
+    np.testing.assert_allclose(ng.value, expected, rtol=1e-12)
+
+
 def test_what_cannot_work_raises_with_the_cure():
     residual = lambda u, x: u(x)
     with pytest.raises(ValueError, match=r"conditions=None.*must be given, or solution="):

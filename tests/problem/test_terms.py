@@ -170,6 +170,16 @@ def test_the_order_of_the_terms_and_terms_of_weight_zero_change_nothing():
             assert distance(there.vector, ng.vector) < 1e-12
 
 
+def test_an_absent_term_of_scores_may_be_a_nan():
+    scores = pb.Composite(residual, lambda z: z, pb.metric.Scores())
+    more = pb.Terms((*TWO.terms, scores), weights=(0.7, 10.0, 0.0))
+    damped = pb.Tikhonov(1e-2)
+    ng = pb.natural_gradient(TWO, PARAMS, TWO_BATCH, inverse=damped)
+    batch = (*TWO_BATCH, (jnp.full_like(X, jnp.nan),))
+    there = pb.natural_gradient(more, PARAMS, batch, inverse=damped)
+    assert distance(there.vector, ng.vector) < 1e-12
+
+
 def test_other_weights_compile_nothing(caplog):
     made = problem()
     pb.natural_gradient(made, PARAMS, BATCH)

@@ -266,7 +266,8 @@ def _step(
     like = structure(params)
     problem, memory = weighed(opt.problem, state.weights), opt.metric_memory
     if memory is not None:
-        problem, batch = memory.stacked(problem, state.metric), memory.batches(batch)
+        problem = memory.stacked(problem, state.metric, batch)
+        batch = memory.batches(batch)
     sub = subproblem(
         problem,
         params,

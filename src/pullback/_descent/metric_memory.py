@@ -27,9 +27,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.checks import error, integer, positive
+from .._base.pairs import real_outputs
 from .._base.show import settings
 from .._base.tree import Structure, split, structure
-from .._base.types import Count, Params, Scalar
+from .._base.types import Count, Outputs, Params, Scalar
 from .._natural.derivative import once
 from .._problem.batch import AnyBatch, Batch, Batches
 from .._problem.composite import Composite
@@ -135,17 +136,19 @@ class MetricMemory(eqx.Module):
             return 1 - factor
         return (1 - factor) / (1 - factor ** (memory.count + 1).astype(dtype))
 
-    def stacked(self, problem: AbstractProblem, memory: Remembered) -> Terms:
+    def stacked(self, problem: AbstractProblem, memory: Remembered, batch: AnyBatch) -> Terms:
         """Return the problem with the averaged metric: its loss is that of the problem.
 
         **Arguments:**
 
         - `problem`: the problem, of one term or of several.
         - `memory`: the memory before the step.
+        - `batch`: the batch of the problem, which tells models without data.
         """
         share = self.share(memory)
         weights = getattr(problem, "scales", (jnp.ones((), share.dtype),))
-        parts = [_scaled(term, share) for term in problem.terms]
+        both = zip(problem.terms, batch.parts, strict=True)
+        parts = [_scaled(term, share, part.inputs is not None) for term, part in both]
         past = Composite(lambda params: _image(memory.root, params), _nothing, Euclidean())
         scales = [weight.astype(share.dtype) * share for weight in weights]
         return Terms((*parts, past), weights=(*scales, 1 - share))
@@ -242,18 +245,26 @@ def updated(memory: MetricMemory | None, rows: AbstractRows, old: Any, failed: A
     return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
 
 
-def _scaled(term: Composite, share: Scalar) -> Composite:
+def _scaled(term: Composite, share: Scalar, has_data: bool) -> Composite:
     """Return a term whose loss, weighted by `share`, is the loss of the term."""
 
     def loss(z, *y):
-        if term.loss is not None:
-            values = jnp.asarray(term.loss(z, *y))
-        else:
-            nll = term.likelihood.negative_log_likelihood
-            values = jax.vmap(nll)(z, *y)
+        values = _likelihood(term, has_data, z, *y) if term.loss is None else term.loss(z, *y)
+        values = jnp.asarray(values)
         return values / share.astype(values.dtype)
 
-    return Composite(term.model, loss, term.metric, term.measure, term.coupled, term.stateful)
+    return Composite(
+        term.model, loss, term.metric, term.measure, term.coupled, term.stateful, term.holomorphic
+    )
+
+
+def _likelihood(term: Composite, has_data: bool, z: Outputs, *targets: Any) -> Array:
+    """Return the negative log-likelihood of each sample, or of the outputs without data."""
+    if not targets:
+        raise ValueError("loss was left out, so the batch must have targets: batch=(x, y).")
+    z, y = real_outputs(z, targets[0])
+    nll = term.likelihood.negative_log_likelihood
+    return jax.vmap(nll)(z, y) if has_data else nll(z, y)
 
 
 def _image(root: Float[Array, "k P"], params: Params) -> Float[Array, " k"]:

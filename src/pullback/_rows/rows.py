@@ -99,8 +99,9 @@ class Rows(AbstractRows):
         top = jnp.max(jnp.where(self.active, self.log_scale, lowest), initial=lowest)
         top = largest(top, axis)
         factor = jnp.where(jnp.isfinite(top) & jnp.isfinite(root), top - root, 0.0)
-        present = anywhere(jnp.any(self.active), axis).astype(self.dtype)
-        return present * jnp.exp(factor) * removed_size(pull, self.root)
+        present = anywhere(jnp.any(self.active), axis)
+        # Of an absent term it may be a NaN, and zero times NaN would be one.
+        return jnp.where(present, jnp.exp(factor) * removed_size(pull, self.root), 0.0)
 
     @property
     def turns(self) -> bool:

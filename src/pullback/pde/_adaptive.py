@@ -54,9 +54,9 @@ class ByResidual(eqx.Module):
         flat = residuals.reshape(residuals.shape[0], -1)
         size = jnp.linalg.norm(flat, axis=1)
         # A residual that is not finite says nothing about where to look.
-        size = jnp.where(jnp.isfinite(size), size, 0.0) ** jnp.asarray(self.power, flat.dtype)
+        size = jnp.where(jnp.isfinite(size), size, 0.0) ** jnp.asarray(self.power, size.dtype)
         mean = jnp.mean(size)
-        weight = size / jnp.where(mean > 0, mean, 1.0) + jnp.asarray(self.floor, flat.dtype)
+        weight = size / jnp.where(mean > 0, mean, 1.0) + jnp.asarray(self.floor, size.dtype)
         # At zero weight everywhere, all are alike; the Gumbel trick draws without replacement.
         weight = jnp.where(jnp.any(weight > 0), weight, 1.0)
         noise = jax.random.gumbel(key, weight.shape, weight.dtype)

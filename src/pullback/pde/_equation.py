@@ -240,8 +240,17 @@ class Equation(eqx.Module):
                 "compare with a reference of your own."
             )
         exact = jax.vmap(self.solution)(points)
-        error = jnp.sqrt(jnp.mean((jax.vmap(field, (None, 0))(params, points) - exact) ** 2))
-        return error, error / jnp.sqrt(jnp.mean(exact**2))
+        found = jax.vmap(field, (None, 0))(params, points)
+        # (n, 1) and (n,) would be subtracted each from each; axes of length one say nothing.
+        wide = lambda x: tuple(n for n in x.shape[1:] if n != 1)
+        if wide(found) != wide(exact):
+            raise ValueError(
+                "Equation.errors: the field and the solution must have the same shape at a point, "
+                f"got {found.shape[1:]} and {exact.shape[1:]}: pass a field that returns what is "
+                "compared, errors(params, points, lambda params, x: field(params, x)[0])."
+            )
+        error = jnp.sqrt(jnp.mean(_square(found.reshape(exact.shape) - exact)))
+        return error, error / jnp.sqrt(jnp.mean(_square(exact)))
 
     # ---- parts ----------------------------------------------------------------------------------
 
@@ -303,9 +312,14 @@ def _term(one: Callable[[Params, Any], Any]) -> Composite:
         return jax.vmap(lambda point: stacked(one(params, point)))(inputs)
 
     def loss(r):
-        return jnp.sum(r.reshape(r.shape[0], -1) ** 2, axis=1) / 2
+        return jnp.sum(_square(r.reshape(r.shape[0], -1)), axis=1) / 2
 
     return Composite(model, loss, Euclidean())
+
+
+def _square(x: Array) -> Array:
+    """Return |x|² of each entry; the modulus itself has no derivative at zero."""
+    return x.real**2 + x.imag**2 if jnp.iscomplexobj(x) else x**2
 
 
 def _held(condition: AbstractCondition, field: Field) -> Callable[[Params, Any], Any]:

@@ -95,10 +95,11 @@ def _equation(program: Program, eqn: JaxEquation, args: list[Any], summed: int) 
     inner = called(eqn)
     if inner is not None:
         return propagate(inner, args, summed)
-    name = eqn.primitive.name
-    if name in LINEAR or name in ADDITIVE or (name == "div" and moving == [0]):
+    name, twice = eqn.primitive.name, place != sorted(set(place))
+    # Of x / x the one argument that moves is both numerator and denominator.
+    quotient = name == "div" and moving == [0] and not twice
+    if name in LINEAR or name in ADDITIVE or quotient:
         return _linear(run, args, moving, name in ADDITIVE)
-    twice = place != sorted(set(place))
     if name in BILINEAR and not twice:
         return [_bilinear(run, args, moving, summed)]
     if _entrywise(eqn, moving):
