@@ -10,7 +10,7 @@ CUTS = np.array([-1.0, 0.5, 2.0])
 
 def ordinal(eta, y):
     """log p of classes 0 to 3: the cumulative logits are cut points minus η."""
-    edges = jnp.concatenate([jnp.array([-1e3]), jCUTS, jnp.array([1e3])])
+    edges = jnp.concatenate([jnp.array([-1e3]), jnp.asarray(CUTS), jnp.array([1e3])])
     low, high = edges[y] - eta, edges[y + 1] - eta
     # σ(a) - σ(b) = σ(a) σ(-b) (1 - exp(b - a)), which keeps its digits where both are near 1.
     both = jax.nn.log_sigmoid(high) + jax.nn.log_sigmoid(-low)
