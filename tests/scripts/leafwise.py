@@ -185,7 +185,9 @@ def terms(_):
     _, params, (x, y) = dense_case()
     weights = jnp.asarray(RNG(1).integers(0, 3, 21), float)
     first = pb.Composite(dense, square, measure=pb.Weights(weights))
-    problem = pb.Terms(first=first, second=pb.Composite(dense, square), weights=(2.0, 0.5))
+    problem = pb.Terms(
+        first=first, second=pb.Composite(dense, square), weights={"first": 2.0, "second": 0.5}
+    )
     batch = {"first": (x[:21], y[:21]), "second": (x[:10] / 2, y[:10])}
     options = {"inverse": pb.Tikhonov(LAMBDA), "solver": Krylov()}
     one = pb.natural_gradient(problem, jax.tree.map(jnp.asarray, params), batch, **options)
@@ -222,7 +224,9 @@ def refused(_):
         damped = {"inverse": pb.Tikhonov(LAMBDA)} | options
         return pb.natural_gradient(problem, params, batch, solver=solver or Krylov(), **damped)
 
-    bad = params | {"mid": params["mid"].at[13, 2].set(jnp.nan)}
+    broken = np.array(params["mid"])
+    broken[13, 2] = np.nan
+    bad = params | {"mid": put(broken, found["mid"])}
     length = lambda p: jnp.sum(solve(p).vector["bias"] ** 2)
     return {
         "words": {

@@ -7,7 +7,9 @@ each device has a block of it (FSDP). Other axes of the mesh are left to XLA's p
 parallel): there every leaf is whole.
 """
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -34,14 +36,14 @@ class Leaves(eqx.Module):
 
     # ---- trees ----------------------------------------------------------------------------------
 
-    def vector(self, tree: PyTree, dtype: object) -> Vector:
+    def vector(self, tree: PyTree, dtype: Any) -> Vector:
         """Return the coordinates of a tree."""
         leaves = jax.tree.leaves(split(tree)[0])
         real = lambda x, kind: as_pair(x) if is_complex(kind) else x
         kinds = self.like.dtypes
         return tuple(real(x, kind).astype(dtype) for x, kind in zip(leaves, kinds, strict=True))
 
-    def covector(self, tree: PyTree, dtype: object) -> Vector:
+    def covector(self, tree: PyTree, dtype: Any) -> Vector:
         """Return those of a covector in the convention of `jax.grad` (`pairs.py`)."""
         return self.vector(conjugate(tree), dtype)
 
@@ -77,7 +79,10 @@ class Leaves(eqx.Module):
 
     def norm(self, vector: Vector) -> Scalar:
         """Return the norm; the squares of the entries may overflow."""
-        top = self.largest(vector)
+        # Of a NaN the sum is one, too: it need not be looked for among the devices.
+        size = lambda x: jnp.max(jnp.where(jnp.isnan(x), 0.0, jnp.abs(x)), initial=0.0)
+        most = lambda x, axis: x if axis is None else jax.lax.pmax(x, axis.names)
+        top = functools.reduce(jnp.maximum, self._each(size, jnp.maximum, most, vector))
         unit = jnp.where(top > 0, top, 1.0)
         squares = lambda x: jnp.sum((x / unit) * (x / unit))
         return unit * jnp.sqrt(sum(self._each(squares, jnp.add, total, vector)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -118,7 +119,7 @@ def kept(
             axes=tuple(name for name, kind in axes if kind == AxisType.Explicit),
             out_sharding=((placed, placed), on(everywhere), on(layout.samples)),
         )
-    found = run(*arrays)
+    found: Any = run(*arrays)
     if not explicit:
         stay = lambda tree: jax.tree.map(jax.lax.with_sharding_constraint, tree, placed)
         found = (tuple(map(stay, found[0])), *found[1:])

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._base.axis import anywhere, largest
+from .._base.axis import anywhere
 from .._base.leaves import Leaves, Vector, gather
 from .._base.tree import split, structure
 from .._base.types import OutputCovector, Params, Scalar
@@ -25,13 +25,11 @@ from .._problem.spread import spread
 from .._problem.validate import check_inputs
 from .._rows.leafwise import LeafwiseRows
 from .._rows.rows import rows_at
-from ..inverse._base import AbstractInverse
 from ..solver._leafwise import LeafwiseFactors
 from ..solver._strategy import Strategy
 from .derivative import stop
 from .evaluate import Evaluation, lift, scaled_pull
 from .leafwise_judge import Solved, judge
-from .stats import Stats
 
 
 def obstacle(
@@ -68,7 +66,8 @@ def compute_leafwise(
         stats, result = judge(stop(found), check_samples)
         evaluation, leaves = found.evaluation, found.given.leaves
         linear, pushforward = evaluation.linear, found.given.pushforward(found.vector)
-        vectors = leaves.tree(found.vector), leaves.covector_tree(evaluation.covector)
+        covector: Any = evaluation.covector
+        vectors = leaves.tree(found.vector), leaves.covector_tree(covector)
         same = (evaluation.value, evaluation.losses, result, stats, problem.reported_weights)
         return vectors, same, linear.own(pushforward)
 
@@ -76,16 +75,16 @@ def compute_leafwise(
         layout, one, (problem, strategy), params, batch, _of_coordinates(specs, params)
     )
     value, losses, result, stats, weights = same
-    return dict(
-        vector=_undifferentiated(vector),
-        value=value,
-        covector=covector,
-        pushforward=_undifferentiated(of_samples(batch, pushforward, layout)),
-        result=result,
-        stats=stats,
-        losses=losses,
-        weights=weights,
-    )
+    return {
+        "vector": _undifferentiated(vector),
+        "value": value,
+        "covector": covector,
+        "pushforward": _undifferentiated(of_samples(batch, pushforward, layout)),
+        "result": result,
+        "stats": stats,
+        "losses": losses,
+        "weights": weights,
+    }
 
 
 class _Cut(eqx.Module):
@@ -123,16 +122,19 @@ def _solved(
     value, c = objective.problem.value_and_differential(linear.outputs, objective.batch)
     lifted = lift(rows, c, inverse, own=True, careful=careful)
     outside, underflow = _pull_outside(plain, lifted.outside)
+    on_params: Any = (plain.pull_output(c), outside)
+    losses = objective.problem.losses(linear.outputs, objective.batch)
+    r = rows.own(lifted.r)
     evaluation = Evaluation(
-        objective, rows, linear, value, objective.problem.losses(linear.outputs, objective.batch),
-        c, plain.pull_output(c), rows.own(lifted.r), outside, lifted.share, lifted.steep, underflow,
+        objective, rows, linear, value, losses, c, on_params[0], r, on_params[1], lifted.share,
+        lifted.steep, underflow,
     )  # fmt: skip
     # A common factor of A cancels in a homogeneous inverse, as in `factorised.factorise`.
     shift = rows.largest_log_scale if inverse.homogeneous else jnp.zeros((), rows.dtype)
     given = plain.divided_by(shift)
     factors = strategy.solver.factorise_leafwise(given, inverse)
     g = None if outside is None else tuple(jnp.exp(-2 * shift) * x for x in outside)
-    vector = _solve(factors, given, rows.own(lifted.r), g)
+    vector = _solve(factors, given, r, g)
     return Solved(evaluation, given, inverse, factors, g, vector, strategy.solver.name)
 
 

@@ -22,7 +22,14 @@ from ..solver._leafwise import LeafwiseFactors
 from .certificate import Solution, relative, tolerance
 from .evaluate import Evaluation, fraction
 from .outcome import (
-    all_admitted, dropped, finite_data, first, is_metric, mixes_samples, saturated, underflows,
+    all_admitted,
+    dropped,
+    finite_data,
+    first,
+    is_metric,
+    mixes_samples,
+    saturated,
+    underflows,
 )  # fmt: skip
 from .rounding import noise_of
 from .stats import Stats, row_count
@@ -108,12 +115,13 @@ def _certificate(solved: Solved, image: Array, total: Vector) -> Scalar:
         leaves.norm(rest),
     )  # fmt: skip
 
+    # `Solution` knows of vectors by their norms only.
+    leafwise: Any = (rows, solved.inverse, solved.factors, solved.factors, damping, solved.vector)
+    right: Any = (g, total, rest)
+
     def solution(largest: Scalar) -> Solution:
-        rounding: Any = rows
-        return Solution(
-            rounding, solved.inverse, solved.factors, solved.factors, damping, solved.vector, g,
-            total, rest, sizes[3], sizes[4], noise_of(rounding, largest, *sizes),
-        )  # pyright: ignore[reportArgumentType]  # fmt: skip
+        noise = noise_of(leafwise[0], largest, *sizes)
+        return Solution(*leafwise, *right, sizes[3], sizes[4], noise)
 
     def everywhere(solution: Solution) -> Scalar:
         return relative(solution.rest_size, solution.total_size, solution.allowed)

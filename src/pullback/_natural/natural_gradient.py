@@ -192,11 +192,13 @@ def natural_gradient(
         problem, params, (data, other), (problem, params, strategy), obstacle=unkept
     )
     problem, params, strategy = common
-    program = _jitted if layout is None else _shared if layout.params is None else _kept
     arguments = (problem, params, data, strategy, other, not traced)
     with half_explained(given):
         level = None if traced else effort(problem, params, data, other)
-        run = program[level] if layout is None else partial(program[level], layout)
+        if layout is None:
+            run = _jitted[level]
+        else:
+            run = partial((_shared if layout.params is None else _kept)[level], layout)
         # Inside somebody's `jit` there is no second try.
         ng = run(*arguments, careful=traced)
     if not traced and retried(ng.result):
