@@ -47,7 +47,7 @@ def place(params: PyTree, layout: Layout) -> PyTree:
     def move(x, spec):
         if isinstance(x, jax.core.Tracer) or sharding_of(x) is not None:
             return x
-        return jax.device_put(x, NamedSharding(layout.mesh, spec))  # pyright: ignore[reportArgumentType]
+        return jax.device_put(x, NamedSharding(layout.mesh, spec))
 
     moved = [move(x, spec) for x, spec in zip(leaves, layout.params, strict=True)]
     return eqx.combine(jax.tree.unflatten(treedef, moved), static)
