@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
-SCRIPT, REST = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+SCRIPT, SHARDED, REST = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 FORCED = "--xla_force_host_platform_device_count"
 
@@ -41,8 +41,9 @@ def loss_of(printed):
 
 def test_it_runs_on_forced_devices(tmp_path):
     check = "\nprint(jax.tree.map(lambda v: v.shape, vector), jax.device_count())"
-    (printed,) = outputs(tmp_path, SCRIPT + REST + check, [[]], devices=4)
+    (printed,) = outputs(tmp_path, SCRIPT + SHARDED + REST + check, [[]], devices=4)
     assert "process 0: loss" in printed and loss_of(printed) < 1e-2
+    assert "\nP('model',)\n" in printed
     assert printed.rstrip().endswith("{'v': (4,), 'w': (1, 4)} 4")
     assert list((tmp_path / "run").glob("step-*.ckpt"))
 

@@ -27,6 +27,8 @@ class Layout(NamedTuple):
     """The axes of the mesh along which the samples are spread; none if each has all of them."""
     inside: bool = False
     """Whether a `jax.shard_map` of the user is around: arrays are those of one device."""
+    params: tuple[PartitionSpec, ...] | None = None
+    """How each array of the parameters lies on the mesh, where they stay there (`kept.py`)."""
 
     @property
     def size(self) -> int:

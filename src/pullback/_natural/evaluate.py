@@ -5,6 +5,7 @@ r"""A problem at a point, before anything is factorised.
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -340,7 +341,17 @@ def _pull_outside(rows: AbstractRows, outside: OutputCovector | None) -> tuple[F
 def _pull(
     pull: Callable[[OutputCovector], Flat], c: OutputCovector, rows: AbstractRows
 ) -> tuple[Flat, Scalar]:
-    """Return Jᵀc, and the logarithm of its size where it underflows.
+    """Return Jᵀc, and the logarithm of its size where it underflows."""
+    return scaled_pull(pull, c, rows, lambda g: jnp.max(jnp.abs(g), initial=0.0))
+
+
+def scaled_pull(
+    pull: Callable[[OutputCovector], Any],
+    c: OutputCovector,
+    rows: AbstractRows,
+    size_of: Callable[[Any], Scalar],
+) -> tuple[Any, Scalar]:
+    """Return Jᵀc, flat or in leaves, and the logarithm of its largest entry where it underflows.
 
     c is divided by a power of two, which is exact, so that nothing underflows on the way.
     """
@@ -352,12 +363,14 @@ def _pull(
     power = jax.lax.reduce_precision(top, exponent_bits=info.nexp, mantissa_bits=0)
     # Of what is not finite nothing can be said here; it has verdicts of its own.
     power = jnp.where(jnp.isfinite(power), jnp.clip(power, info.tiny, 0.25 / info.tiny), 1.0)
-    unit = pull(jax.tree.map(lambda x: x / power.astype(x.dtype), c)).astype(rows.dtype)
+    unit = pull(jax.tree.map(lambda x: x / power.astype(x.dtype), c))
+    unit = jax.tree.map(lambda x: x.astype(rows.dtype), unit)
     power = power.astype(rows.dtype)
-    size = jnp.max(jnp.abs(jax.lax.stop_gradient(unit)), initial=0.0)
+    size = size_of(jax.lax.stop_gradient(unit))
     lost = (size > 0) & (size * power < jnp.finfo(rows.dtype).tiny)
     log_size = jnp.log(jnp.where(lost, size, 1.0)) + jnp.log(power)
-    return unit * power, jnp.where(lost, log_size, -jnp.inf)
+    scaled = jax.tree.map(lambda x: x * power, unit)
+    return scaled, jnp.where(lost, log_size, -jnp.inf)
 
 
 def fraction(a: Scalar, b: Scalar) -> Scalar:

@@ -24,6 +24,7 @@ from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from .effort import EFFORTS, effort
 from .failure import raise_failure
+from .leafwise import compute_leafwise, obstacle
 from .outcome import retried, warn_of_precision
 from .stats import Stats
 from .subproblem import subproblem
@@ -133,8 +134,26 @@ def compute_shared(
     return eqx.tree_at(lambda n: n.pushforward, ng, pushforward, is_leaf=lambda x: x is None)
 
 
+def compute_kept(
+    layout: Layout,
+    problem: AbstractProblem,
+    params: Params,
+    batch: AnyBatch,
+    strategy: Strategy,
+    metric_batch: AnyBatch | None = None,
+    check_samples: bool = False,
+    careful: bool = True,
+) -> NaturalGradient:
+    """Return the natural gradient of parameters that stay sharded."""
+    assert metric_batch is None
+    return NaturalGradient(
+        **compute_leafwise(layout, problem, params, batch, strategy, check_samples, careful)
+    )
+
+
 _jitted = {level: jit(compute, level) for level in EFFORTS}
 _shared = {level: jit(compute_shared, level) for level in EFFORTS}
+_kept = {level: jit(compute_kept, level) for level in EFFORTS}
 
 
 def natural_gradient(
@@ -174,14 +193,18 @@ def natural_gradient(
     other = validate_metric_batch(problem, metric_batch, data)
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
+    unkept = obstacle(problem, strategy, other)
     layout, (common, (data, other)) = find_layout(
-        problem, params, (data, other), (problem, params, strategy)
+        problem, params, (data, other), (problem, params, strategy), obstacle=unkept
     )
     problem, params, strategy = common
     arguments = (problem, params, data, strategy, other, not traced)
     with half_explained(given):
         level = None if traced else effort(problem, params, data, other)
-        run = _jitted[level] if layout is None else partial(_shared[level], layout)
+        if layout is None:
+            run = _jitted[level]
+        else:
+            run = partial((_shared if layout.params is None else _kept)[level], layout)
         # Inside somebody's `jit` there is no second try.
         ng = run(*arguments, careful=traced)
     if not traced and retried(ng.result):

@@ -14,19 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._base.axis import anywhere
+from .._base.axis import Axis, anywhere
 from .._base.pairs import real_dtype, turned
 from .._base.part import Part
 from .._base.results import RESULTS, among
 from .._base.tree import all_finite, split
-from .._base.types import Flat, Outputs, Params
+from .._base.types import Flat, Outputs, Params, Scalar
 from .._base.vector import norm, probe
 from .._problem.composite import Objective
 from .._problem.problem import AbstractObjective
 from .._problem.validate import is_traced
 from .._rows.rows import AbstractRows, Rows
-from ..inverse._base import respond
+from ..inverse._base import AbstractInverse, respond
 from ..metric._base import AbstractLikelihood
+from ..solver._base import Spectrum
 from .blur import is_blurred
 from .certificate import tolerance
 from .evaluate import Evaluation
@@ -55,8 +56,9 @@ def outcome(
     # Whatever is judged by singular values is judged where they were found.
     pieces = factorised.blocks or ((None, factorised),)
     plain, objective = evaluation.rows, evaluation.rows.objective
+    top = jnp.max(jnp.abs(vector), initial=0.0)
     differential = (evaluation.value, evaluation.differential)
-    finite_inputs, finite_outputs = _finite_data(evaluation, plain)
+    finite_inputs, finite_outputs = finite_data(evaluation, plain)
     couples = no
     if check_samples is not False:
         mixes = lambda: mixes_samples(objective, plain.params, plain.outputs)
@@ -68,13 +70,18 @@ def outcome(
         (~finite_outputs, RESULTS.nonfinite_outputs),
         (couples, RESULTS.coupled_samples),
         (not_holomorphic(plain), RESULTS.not_holomorphic),
-        (~_all_admitted(evaluation), RESULTS.bad_targets),
+        (~all_admitted(evaluation), RESULTS.bad_targets),
         (~all_finite(differential), RESULTS.nonfinite_loss),
         (~is_metric(plain), RESULTS.bad_metric),
         (~rows.gauge.valid, RESULTS.bad_gauge),
         (~all_finite(evaluation.covector), RESULTS.nonfinite_jacobian),
-        (no if damped else _saturated(evaluation), RESULTS.saturated),
-        (no if damped else _any(_dropped(plain, piece) for _, piece in pieces), RESULTS.unresolved),
+        (no if damped else saturated(evaluation), RESULTS.saturated),
+        (
+            no
+            if damped
+            else _any(dropped(plain, x.spectrum, x.inverse, x.rows.shape) for _, x in pieces),
+            RESULTS.unresolved,
+        ),
         (_any(_bad_filter(piece) for _, piece in pieces), RESULTS.bad_filter),
         (~factors.valid, RESULTS.bad_preconditioner),
         (evaluation.steep, RESULTS.steep),
@@ -83,7 +90,7 @@ def outcome(
             RESULTS.blurred,
         ),
         (~all_finite(vector), RESULTS.nonfinite_vector),
-        (_underflows(evaluation, factorised, vector), RESULTS.underflow),
+        (underflows(evaluation.underflow, factorised.damping, top), RESULTS.underflow),
         (~certified, RESULTS.unconverged),
         (
             _any(_left_over(evaluation, *piece, vector, damped) for piece in pieces),
@@ -91,10 +98,15 @@ def outcome(
         ),
         ((stats.rank == 0) & (not damped), RESULTS.rank_zero),
     ]
+    return first(verdicts, rows.axis)
+
+
+def first(verdicts: Sequence[tuple[Array, Any]], axis: Axis | None) -> RESULTS:
+    """Return the first code whose flag is set, on whichever device; success if none is."""
     flags = [bad for bad, _ in verdicts]
-    if rows.axis is not None:
+    if axis is not None:
         # What one device has found in its samples is so for all of them.
-        flags = list(anywhere(jnp.stack(flags), rows.axis))
+        flags = list(anywhere(jnp.stack(flags), axis))
     result: Any = RESULTS.successful
     for bad, (_, code) in reversed(list(zip(flags, verdicts, strict=True))):
         result = RESULTS.where(bad, code, result)
@@ -109,7 +121,7 @@ def retried(result: RESULTS) -> bool:
     return is_traced(result) or bool(among(result, RETRIED))
 
 
-def _finite_data(evaluation: Evaluation, rows: AbstractRows) -> tuple[Array, Array]:
+def finite_data(evaluation: Evaluation, rows: AbstractRows) -> tuple[Array, Array]:
     """Return whether inputs and targets, and outputs, are finite, of the terms that are present."""
     mine, other = rows.objective, evaluation.objective
     batches = zip(mine.batch.parts, other.batch.parts, strict=True)
@@ -129,7 +141,7 @@ def _all_present(objective: AbstractObjective, fine: Sequence[Array]) -> Array:
     return held[0] if len(held) == 1 else jnp.all(jnp.stack(held))
 
 
-def _all_admitted(evaluation: Evaluation) -> Array:
+def all_admitted(evaluation: Evaluation) -> Array:
     """Return whether the targets of all samples are admitted."""
     objective = evaluation.objective
     parts = zip(objective.terms, objective.parts(evaluation.linear.outputs), strict=True)
@@ -165,13 +177,15 @@ def _left_over(
     return lost & jnp.any(piece.given.active) if evaluation.rows.centred else lost
 
 
-def _underflows(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> Array:
-    """Return whether a parameter covector is lost whose part of the solution is not negligible."""
-    size, damping = evaluation.underflow, factorised.damping
+def underflows(size: Scalar, damping: Scalar | None, top: Scalar) -> Array:
+    """Return whether a parameter covector is lost whose part of the solution is not negligible.
+
+    `size` is `Evaluation.underflow`, `top` the largest entry of the solution.
+    """
     if damping is None:
         return size > -jnp.inf
-    info = jnp.finfo(vector.dtype)
-    seen = jnp.maximum(info.eps * jnp.max(jnp.abs(vector), initial=0.0), info.tiny)
+    info = jnp.finfo(top.dtype)
+    seen = jnp.maximum(info.eps * top, info.tiny)
     # (G + λ)⁻¹g is at most g/λ.
     return size - jnp.log(damping) > jnp.log(seen)
 
@@ -266,7 +280,7 @@ def _nudged(params: Params, moved: Array) -> Params:
     return eqx.combine(jax.tree.map(nudge, moving), carried)
 
 
-def _saturated(evaluation: Evaluation) -> Array:
+def saturated(evaluation: Evaluation) -> Array:
     """Return whether a differential has underflowed, and no metric lifts it in closed form."""
     found = [jnp.asarray(False)]
     for term in evaluation.rows.terms:
@@ -280,16 +294,17 @@ def _saturated(evaluation: Evaluation) -> Array:
     return found[-1] if len(found) < 3 else _any(found)
 
 
-def _dropped(rows: AbstractRows, piece: Factorised) -> Array:
+def dropped(
+    rows: AbstractRows, spectrum: Spectrum, inverse: AbstractInverse, shape: tuple[int, int]
+) -> Array:
     """Return whether the numerical zero of a solver hides rows of a saturated model."""
-    spectrum = piece.spectrum
-    if not (rows.graded and piece.inverse.cancels_weights):
+    if not (rows.graded and inverse.cancels_weights):
         return jnp.asarray(False)
     # A solver without a cut-off (matrix-free) resolves half of the digits.
     half = rows.largest_log_scale + jnp.log(jnp.finfo(rows.dtype).eps) / 2
     resolution = jnp.where(spectrum.cutoff > 0, jnp.log(spectrum.cutoff), half)
     light = jnp.any(rows.active & (rows.log_scale < resolution))
-    return light & ~spectrum.graded & (spectrum.rank < min(piece.rows.shape))
+    return light & ~spectrum.graded & (spectrum.rank < min(shape))
 
 
 def warn_of_precision(stats: Stats, stacklevel: int) -> None:

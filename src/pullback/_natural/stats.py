@@ -156,12 +156,12 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
         fallback=spectrum.fallback,
         graded=spectrum.graded,
         solver=factorised.solver,
-        shape=(_row_count(rows), rows.shape[1]),
+        shape=(row_count(rows), rows.shape[1]),
         blocks=len(factorised.blocks),
     )
 
 
-def _row_count(rows: AbstractRows) -> int:
+def row_count(rows: AbstractRows) -> int:
     """Return the number of rows, those apart that fill up the shares of devices."""
     count = rows.shape[0]
     for term in rows.terms:

@@ -20,6 +20,7 @@ from .._compat.devices import (
     put,
     sharding_of,
 )
+from .._compat.kept import place, placement
 from .._compat.processes import check_alike, described
 from .batch import AnyBatch
 from .padding import filled_up, trimmed
@@ -32,13 +33,16 @@ def find_layout(
     batches: tuple[AnyBatch | None, ...],
     common: Any,
     separable: bool = True,
+    obstacle: str | None = "",
 ) -> tuple[Layout | None, tuple[Any, Any]]:
     """Return where the samples are, and the arrays where a program for it wants them.
 
     It is `None` if all samples are on one device. Samples that are not separable are given to each
-    device; `common`, which all devices need, too. Samples that do not divide are padded.
+    device; `common`, which all devices need, too. Samples that do not divide are padded. Without an
+    `obstacle`, which is named in an error, sharded parameters stay where they are.
     """
-    layout = _layout(problem, params, batches, separable and is_separable(problem, batches))
+    separable = separable and is_separable(problem, batches)
+    layout = _layout(problem, params, batches, separable, obstacle)
     if layout is not None and layout.inside:
         return layout, (common, batches)
     if layout is None:
@@ -46,7 +50,12 @@ def find_layout(
     if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(batches)):
         given = [batch for batch in batches if batch is not None]
         check_alike(layout.mesh, described(given if len(given) > 1 else given[0]))
-    common = put(common, layout, PartitionSpec())
+    if layout.params is None:
+        common = put(common, layout, PartitionSpec())
+    else:
+        problem, _, *rest = common
+        problem, rest = put((problem, rest), layout, PartitionSpec())
+        common = (problem, place(params, layout), *rest)
     if not layout.names:
         return layout, (common, tuple(map(trimmed, put(batches, layout, layout.samples))))
     batches = tuple(filled_up(batch, layout.size) for batch in batches)
@@ -54,9 +63,13 @@ def find_layout(
 
 
 def _layout(
-    problem: AbstractProblem, params: Params, batches: tuple[AnyBatch | None, ...], separable: bool
+    problem: AbstractProblem,
+    params: Params,
+    batches: tuple[AnyBatch | None, ...],
+    separable: bool,
+    obstacle: str | None,
 ) -> Layout | None:
-    """Return where the samples are."""
+    """Return where the samples are, and the parameters if they stay there."""
     leaves = [x for x in jax.tree.leaves(batches) if eqx.is_array(x)]
     if manual_axes():
         return _inside(problem, leaves, separable)
@@ -67,9 +80,13 @@ def _layout(
         found = declared if found is None else found
     elif declared is not None:
         found = _declared(declared, found, leaves)
+    if obstacle is None and separable and _has_samples(batches):
+        placed = placement(params, None if found is None else found.mesh)
+        if placed is not None:
+            return Layout(placed[0], () if found is None else found.names, params=placed[1])
     if found is None:
         return None
-    _check_params(params, found.names)
+    _check_params(params, found.names, obstacle or "")
     return found if separable and _has_samples(batches) else found._replace(names=())
 
 
@@ -161,8 +178,9 @@ def is_separable(problem: AbstractProblem, batches: tuple[AnyBatch | None, ...])
     return not mixed and all(part.inputs is not None for part in parts)
 
 
-def _check_params(params: Params, names: tuple[str, ...]) -> None:
+def _check_params(params: Params, names: tuple[str, ...], obstacle: str) -> None:
     """Raise a `ValueError` if a parameter is spread over the devices that share the samples."""
+    other = f"; {obstacle} cannot" if obstacle else ""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         both = [name for name in axes_of(leaf) if name in names]
         if both:
@@ -170,5 +188,6 @@ def _check_params(params: Params, names: tuple[str, ...]) -> None:
                 f"params{jax.tree_util.keystr(path)} is sharded over the mesh axis {both[0]!r}, "
                 "over which the samples of the batch are: each device needs all parameters. "
                 "Copy them to every device, jax.device_put(params, NamedSharding(mesh, P())), or "
-                "shard them over another axis."
+                "shard them over another axis. natural_gradient(..., solver=pullback.solver."
+                f"Krylov()) keeps them sharded{other}."
             )

@@ -46,19 +46,25 @@ class Linearisation(eqx.Module):
 
     def pushforward(self, v: Flat) -> OutputVector:
         """J v."""
-        tangent = self.params.unravel(v)
+        return self.push(self.params.unravel(v))
+
+    def push(self, tangent: PyTree) -> OutputVector:
+        """J v of a tree v."""
         return self.tangent_map(tangent if self.part is None else self.part.completed(tangent))
 
     def pull(self, c: OutputCovector) -> Flat:
         """Jᵀ c."""
+        return self.params.ravel_covector(self.transposed(c))
+
+    def transposed(self, c: OutputCovector) -> PyTree:
+        """Jᵀ c as a tree, in the convention of `jax.grad`."""
         whole = self.params if self.part is None else self.part.whole
         leaves = [
             jax.ShapeDtypeStruct(s, t) for s, t in zip(whole.shapes, whole.dtypes, strict=True)
         ]
         primal = jax.tree.unflatten(whole.treedef, leaves)
         pulled = jax.linear_transpose(self.tangent_map, primal)(c)[0]
-        pulled = pulled if self.part is None else self.part.select(pulled)
-        return self.params.ravel_covector(pulled)
+        return pulled if self.part is None else self.part.select(pulled)
 
     def own(self, outputs: Outputs) -> Outputs:
         """Outputs, or a vector there, as the model returns them: complex where it does."""

@@ -172,8 +172,11 @@ class Rows(AbstractRows):
         return jnp.where(self.active, self.root.unit_transpose(v).astype(self.dtype), 0.0)
 
     def unit_pull(self, y: Float[Array, " m"]) -> Flat:
-        y = jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype)
-        return self.masked(self.linear.pull(self.root.unit(y)).astype(self.dtype))
+        return self.masked(self.linear.pull(self.unit_covector(y)).astype(self.dtype))
+
+    def unit_covector(self, y: Float[Array, " m"]) -> OutputCovector:
+        """Return Ŝ y, an output covector."""
+        return self.root.unit(jnp.where(self.active, y, 0.0).astype(self.linear.like.dtype))
 
     def pull_output(self, c: OutputCovector) -> Flat:
         return self.masked(self.linear.pull(c).astype(self.dtype))

@@ -16,7 +16,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
@@ -56,6 +56,10 @@ class StackedLinearisation(eqx.Module):
     def pushforward(self, v: Flat) -> OutputVector:
         """J v."""
         return self.objective.pack(tuple(part.pushforward(v) for part in self.parts))
+
+    def push(self, tangent: PyTree) -> OutputVector:
+        """J v of a tree v."""
+        return self.objective.pack(tuple(part.push(tangent) for part in self.parts))
 
     def own(self, outputs: Outputs) -> Outputs:
         """Outputs, or a vector there, as the models return them: complex where they do."""

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from .._base.part import Part
 from .._base.show import facts, ratio, settings, several
 from .._base.types import Count, Flat, Scalar
+from .._rows.leafwise import LeafwiseRows
 from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ._cost import Cost, Setting
@@ -302,6 +303,27 @@ class AbstractSolver(eqx.Module):
         - `inverse`: which inverse.
         """
         return None
+
+    def obstacle(self, inverse: AbstractInverse) -> str | None:
+        """Return what keeps it from `factorise_leafwise`; `None` if nothing does.
+
+        Sharded parameters are then copied to every device.
+
+        **Arguments:**
+
+        - `inverse`: which inverse.
+        """
+        return f"solver={self.name}()"
+
+    def factorise_leafwise(self, rows: LeafwiseRows, inverse: AbstractInverse) -> Any:
+        """Return factors whose vectors on the parameters are never ravelled.
+
+        **Arguments:**
+
+        - `rows`: A as an operator on the leaves of the parameters, which stay sharded.
+        - `inverse`: which inverse.
+        """
+        raise NotImplementedError
 
     @property
     def inverts_blocks(self) -> bool:

@@ -32,6 +32,7 @@ from ._base import AbstractFactors, AbstractSolver, Spectrum, refuse_filter
 from ._cost import krylov_cost
 from ._cost_devices import krylov_share
 from ._iterations import Operator, conjugate_gradients, ritz_values
+from ._leafwise import LeafwiseFactors
 from ._lsmr import lsmr
 from ._preconditioner import AbstractPreconditioner
 
@@ -281,11 +282,26 @@ class Krylov(AbstractSolver):
     def cost(self, setting, inverse):
         return krylov_share(setting, krylov_cost(setting))
 
-    def factorise(self, rows, inverse):
+    def obstacle(self, inverse):
+        if self.preconditioner is not None:
+            return f"Krylov(preconditioner={self.preconditioner!r})"
+        if self.start is not None:
+            return "Krylov(start=...)"
+        return None if inverse.gauge is None else f"{type(inverse).__name__}(gauge=...)"
+
+    def factorise_leafwise(self, rows, inverse):
+        return LeafwiseFactors(rows, *self._settings(rows, inverse))
+
+    def _settings(self, rows: Any, inverse: Any) -> tuple[Array | None, float, int]:
+        """Return the damping, the tolerance and the bound on the iterations."""
         self.check(inverse)
         damping = None if inverse.damping is None else jnp.asarray(inverse.damping, rows.dtype)
         rtol = 10 * float(jnp.finfo(rows.dtype).eps) if self.rtol is None else self.rtol
         max_steps = 4 * min(rows.shape) + 100 if self.max_steps is None else self.max_steps
+        return damping, rtol, max_steps
+
+    def factorise(self, rows, inverse):
+        damping, rtol, max_steps = self._settings(rows, inverse)
         kind, scaling, row_inverse = self.preconditioner, None, None
         if kind is not None and damping is not None:
             action = kind.build(rows, damping)

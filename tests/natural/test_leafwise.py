@@ -1,0 +1,97 @@
+"""Parameters that are sharded, FSDP and tensor parallel: they stay so, and the answer is the same.
+
+The devices are eight of one process (`tests/scripts/leafwise.py`), as in `test_devices.py`.
+"""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from natural.test_devices import start
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "leafwise.py"
+MODELS = ("dense", "conv", "softmax", "outside", "complex")
+INVERSES = ("Tikhonov", "MoorePenrose")
+WAYS = ("fsdp", "tensor", "both", "own", "only")
+KINDS = ("Auto", "Explicit")
+CASES = ["-".join(case) for case in itertools.product(MODELS, INVERSES, WAYS, KINDS)]
+SOME = (
+    "dense-Tikhonov-fsdp-Auto",
+    "softmax-MoorePenrose-tensor-Explicit",
+    "outside-Tikhonov-both-Explicit",
+    "complex-Tikhonov-own-Auto",
+)
+
+
+def assert_the_answer_of_one_device(line):
+    bound = max(1e-12, 1e-15 * line["condition"])
+    assert line["vector"] < bound, line
+    # The reference squares the condition number of A.
+    assert line["reference"] < 10 * bound, line
+    assert max(line["covector"], line["value"]) < 1e-13, line
+    assert line["pushforward"] < bound, line
+    assert line["result"] == ["successful"] * 2, line
+    assert line["rank"][0] == line["rank"][1], line
+    assert line["shape"][0] == line["shape"][1], line
+    assert line["shares"][1] == pytest.approx(line["shares"][0], rel=1e-8, nan_ok=True), line
+    assert line["residual"] < 1e-8, line
+    assert line["kept"] and line["split"], line
+
+
+def test_the_answer_of_one_device():
+    for line in start(SOME, SCRIPT).values():
+        assert_the_answer_of_one_device(line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_the_whole_product(model):
+    cases = [case for case in CASES if case.startswith(f"{model}-")]
+    lines = start(cases, SCRIPT)
+    assert sorted(lines) == sorted(cases)
+    for line in lines.values():
+        assert_the_answer_of_one_device(line)
+
+
+def test_terms_that_do_not_divide():
+    line = start(["terms"], SCRIPT)["terms"]
+    assert max(line["vector"], line["losses"], line["pushforward"]) < 1e-11, line
+    assert line["shape"][0] == line["shape"][1]
+    assert line["result"] == ["successful"] * 2
+
+
+def test_what_cannot_be_done_is_named():
+    words = start(["refused"], SCRIPT)["refused"]["words"]
+    for name, solver in (("Primal", "solver=Primal()"), ("Nystrom", "preconditioner=Nystrom")):
+        assert "is sharded over the mesh axis 'data'" in words[name]
+        assert solver in words[name] and "Krylov()) keeps them sharded" in words[name]
+    assert "metric_batch=... cannot" in words["metric_batch"]
+    assert "params['mid'] (first at index (13, 2))" in words["nan"]
+    assert "is not differentiated" in words["grad"]
+
+
+@pytest.mark.slow
+def test_1e8_parameters_are_gathered_once_an_iteration():
+    line = start(["hlo-fsdp"], SCRIPT)["hlo-fsdp"]
+    leaves = sorted(line["leaves"].values())
+    assert len(line["loops"]) == 2
+    for loop in line["loops"]:
+        for kind in ("all-gather", "reduce-scatter"):
+            assert sorted(size for found, size in loop if found == kind) == leaves
+        assert sum(size for _, size in loop) < 2.01 * sum(leaves)
+    # Beside leaves, no more than the rows: not the batch, not A, not J.
+    gathered = {size for kind, size in line["all"] if kind == "all-gather"}
+    assert all(size in leaves or size <= 512 * 8 * 4 for size in gathered)
+    assert all("data" in spec for spec in line["kept"])
+
+
+@pytest.mark.slow
+def test_1e8_parameters_in_tensor_parallel_are_not_gathered():
+    line = start(["hlo-tensor"], SCRIPT)["hlo-tensor"]
+    assert len(line["loops"]) == 2
+    for loop in line["loops"]:
+        assert {kind for kind, _ in loop} == {"all-reduce"}
+        # The gradient over two shares of the samples, in quarters; and activations.
+        assert sum(size for _, size in loop) < sum(line["leaves"].values()) / 4 + 2 * line["batch"]
+    assert all(size <= 512 * 8 * 4 for kind, size in line["all"] if kind == "all-gather")
+    assert [spec for spec in line["kept"] if "model" in spec] == line["kept"][:3]
