@@ -131,3 +131,15 @@ def test_the_region_of_a_state_is_in_the_fidelity():
     assert abs(float(new[0] - 3.0)) < 1e-12, "the norm is no direction"
     close(record.divergence, -np.log(np.cos(float(new[1]) - 0.4) ** 2) / 2)
     assert 0.0198 <= float(record.divergence) <= 0.02
+
+
+@pytest.mark.parametrize("extend", [False, True])
+def test_a_region_that_no_trial_fell_into_is_no_success(extend):
+    """A rate of e^-20 is to rise to 10⁶: two halvings of the step are far too few."""
+    problem = pb.Composite(lambda p, x: x * p, metric=pb.metric.Poisson())
+    rule = pb.step.TrustRegion(divergence=0.01, max_trials=2, extend=extend)
+    opt = pb.NaturalGradientDescent(problem, step=rule)
+    params, batch = jnp.asarray(-20.0), (jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([9e5, 1.0, 2.0]))
+    new, state, record = opt.step(params, opt.init(params), batch)
+    assert float(new) == -20 and not bool(record.accepted) and float(record.gain) == 0
+    close(state.rule, rule.radius / 4)

@@ -277,6 +277,21 @@ def test_a_filter_that_is_negative_on_this_spectrum_is_reported():
         assert bool(ng.result == pb.RESULTS.bad_filter)
 
 
+def test_a_traced_damping_that_is_none_is_reported():
+    """Only a number can be checked when the inverse is built."""
+
+    def result(damping):
+        inverse = pb.Tikhonov(damping)
+        return pb.natural_gradient(*testing.prescribed(3, 6, 5), inverse=inverse, throw=False)
+
+    found = jax.vmap(lambda damping: result(damping).result)(
+        jnp.asarray([-1.0, -1e-3, jnp.nan, jnp.inf, 1e-3])
+    )
+    bad = [True, True, True, True, False]
+    np.testing.assert_array_equal(found == pb.RESULTS.bad_filter, bad)
+    np.testing.assert_array_equal(found == pb.RESULTS.successful, np.logical_not(bad))
+
+
 @pytest.mark.parametrize(
     ("declared", "words"),
     [({"damping": 0.1}, "declares damping"), ({"homogeneous": True}, "declares homogeneous"),

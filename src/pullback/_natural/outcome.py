@@ -211,7 +211,11 @@ def is_metric(rows: AbstractRows) -> Array:
 def _bad_filter(piece: Factorised) -> Array:
     """Return whether a filter is negative or not finite on the spectrum that was found."""
     inverse, decomposition, rows = piece.inverse, piece.factors.decomposition, piece.rows
-    if inverse.pseudo_inverse or inverse.damping is not None or decomposition is None:
+    if inverse.damping is not None:
+        # One that is traced was not checked when the inverse was built.
+        damping = jnp.asarray(inverse.damping)
+        return ~(jnp.isfinite(damping) & (damping >= 0))
+    if inverse.pseudo_inverse or decomposition is None:
         return jnp.asarray(False)
     h = respond(inverse, decomposition.s, rows.shape, decomposition.resolution).h
     return jnp.any(~(jnp.isfinite(h) & (h >= 0)))

@@ -162,6 +162,9 @@ class TrustRegion(AbstractStep):
             ratio = jnp.where(linear > 0, (sub.value - value) / jnp.where(linear > 0, linear, 1), 0)
             nothing = (length == 0) & (value == sub.value)
             tried = eqx.tree_at(lambda m: m.gain, tried, jnp.where(nothing, 1.0, ratio))
+        # No trial was inside: to stay is no success, although nothing was predicted or lost.
+        outside = (search.inside <= 0) & border & (limit > 0) & (length > 0)
+        tried = eqx.tree_at(lambda m: m.gain, tried, jnp.where(outside, 0.0, tried.gain))
         enough = tried.accepted & (tried.gain > self.accept)
         tried = eqx.tree_at(lambda m: m.accepted, tried, enough)
         whole = (search.inside >= limit) | (length == 0)
