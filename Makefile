@@ -40,13 +40,13 @@ reproduce: $(STAMP)-run ## run the claims of the sources, print what holds, writ
 	@$(BIN)/pullback reproduce
 
 test: lint ## format, lint, types, then the tests
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-all: lint ## the same with the slow tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not product"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not product"
 
 test-product: $(STAMP)-dev ## every metric x solver x inverse x model: hours
-	$(BIN)/python -m pytest -n $(WORKERS) -m product
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m product
 
 kills: $(STAMP)-dev ## kill runs, damage their files, fill the disk; KILLS=50 FLIPS=10000
 	KILLS=$(KILLS) FLIPS=$(FLIPS) $(BIN)/python -m pytest tests/fit/test_kills.py -m slow

@@ -83,8 +83,10 @@ def specs(params, way):
             entries = [None] * x.ndim
             entries[tensor[key]] = "model"
             if way == "both" and x.ndim > 1:
-                other = next(k for k in range(x.ndim) if entries[k] is None and x.shape[k] % 4 == 0)
-                entries[other] = "data"
+                for k in [k for k, n in enumerate(x.shape) if entries[k] is None and n % 4 == 0][
+                    :1
+                ]:
+                    entries[k] = "data"
             found[key] = P(*entries)
     return found
 
