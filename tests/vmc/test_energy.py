@@ -249,3 +249,34 @@ def test_the_natural_gradient_of_a_complex_wave_function(drawn):
 def test_the_metric_of_a_complex_wave_function_keeps_its_contract():
     z = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
     pb.testing.check_metric(vmc.Born(), z)
+
+
+def test_samples_of_a_complex_wave_function_do_not_see_its_phase():
+    """On some of the states the mean local energy is complex; its imaginary part is noise."""
+    some, log_q = np.asarray([0, 3, 3, 7, 12, 20, 21, 21, 30]), np.linspace(-1, 1, 9)
+
+    def turned(params, spins):
+        made = phased(params, spins)
+        return jax.lax.complex(jnp.real(made), jnp.imag(made) + jnp.sum(params["w"]))
+
+    flat, unravel = ravel_pytree(PARAMS)
+    outputs = lambda x: phased(unravel(x), STATES[some])
+    parts = lambda x: jnp.stack([jnp.real(outputs(x)), jnp.imag(outputs(x))])
+    j = np.asarray(jax.jacfwd(parts)(flat))
+    o, log = j[0] + 1j * j[1], np.real(outputs(flat))
+    p = np.exp(2 * log - log_q)
+    p = p / p.sum()
+    psi = np.asarray(vector(phased, PARAMS))
+    e = (MATRIX @ psi / psi)[some]
+    assert abs(np.imag(p @ e)) > 1e-3
+    o = o - p @ o
+    s, f = np.real(o.conj().T @ (p[:, None] * o)), np.real(o.conj().T @ (p * (e - p @ e)))
+    expected = np.linalg.solve(s + 0.01 * np.eye(len(s)), 2 * f)
+    for log_psi in (phased, turned):
+        energy = vmc.problem(log_psi, H)
+        inputs, targets = sampled(energy, jnp.zeros(len(STATES)))
+        inputs = inputs._replace(spins=inputs.spins[some], log_q=jnp.asarray(log_q))
+        batch = (inputs, jax.tree.map(lambda x: x[some], targets))
+        found = pb.natural_gradient(energy, PARAMS, batch, inverse=pb.Tikhonov(0.01))
+        np.testing.assert_allclose(found.value, np.real(p @ e), rtol=1e-12)
+        np.testing.assert_allclose(ravel_pytree(found.vector)[0], expected, rtol=1e-8)

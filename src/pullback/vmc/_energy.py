@@ -4,16 +4,18 @@ With the local energies \(e_i = \sum_{\sigma'} H_{\sigma_i\sigma'}\,\psi(\sigma'
 and Born's probabilities \(p(z)\) of the outputs (`_born.py`),
 
 \[ E = \sum_i p_i\, e_i, \qquad \frac{\partial E}{\partial \log|\psi_i|} = 2 p_i\,\mathrm{Re}(e_i -
-   E), \qquad \frac{\partial E}{\partial \arg\psi_i} = 2 p_i\,\mathrm{Im}\,e_i , \]
+   E), \qquad \frac{\partial E}{\partial \arg\psi_i} = 2 p_i\,\mathrm{Im}(e_i - E) , \]
 
 for a symmetric (Hermitian) \(H\). On *all* configurations \(e\) is a function of the outputs, and
 \(E\) is differentiated as it stands. On *samples* \(e\) is data, computed at the parameters at
 which the samples were drawn, and the loss
 
-\[ L(z) = \sum_i p_i(z)\,\mathrm{Re}\,e_i + 2\sum_i p_i\,\mathrm{Im}(e_i)\,(\varphi_i -
+\[ L(z) = \sum_i p_i(z)\,\mathrm{Re}\,e_i + 2\sum_i p_i\,\mathrm{Im}(e_i - E)\,(\varphi_i -
    \varphi_i^{\text{fixed}}) \]
 
-has the value of the energy and its differential; there \(\partial p_i/\partial z_j = 2
+has the value of the energy and its differential. The mean of the imaginary parts is zero on all
+configurations, and noise on samples; with it, the gradient would depend on the phase of the whole
+wave function. There \(\partial p_i/\partial z_j = 2
 (p_i\delta_{ij} - p_i p_j)\) makes the covariance gradient. Away from those parameters \(L\) is a
 reweighted estimate with old local energies: use it with short steps or a trust region.
 
@@ -90,7 +92,8 @@ class Energy(eqx.Module):
         if imaginary is None or phase is None:
             return value
         fixed = jax.lax.stop_gradient
-        return value + 2 * jnp.sum(fixed(p) * imaginary * (phase - fixed(phase)))
+        apart = imaginary - jnp.sum(fixed(p) * imaginary)
+        return value + 2 * jnp.sum(fixed(p) * apart * (phase - fixed(phase)))
 
 
 def problem(log_psi: Callable, hamiltonian: AbstractHamiltonian) -> Composite:
