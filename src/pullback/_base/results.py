@@ -66,8 +66,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     bad_filter = (
         "The filter h(s) of the inverse is negative or not finite at a singular value of A. Return "
-        "finite numbers >= 0 from `filter(s, cutoff)`, e.g. `jnp.where(s > cutoff, 1 / s**2, 0.0)`; "
-        "a damping must be positive."
+        "finite numbers >= 0 from `filter(s, cutoff)`, e.g. `jnp.where(s > cutoff, 1 / s**2, 0.0)`."
+        " A damping must be positive."
     )
     bad_preconditioner = (
         "The preconditioner is not symmetric positive definite. `build(rows, damping)` must return "
