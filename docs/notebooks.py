@@ -97,6 +97,18 @@ def stale(path: Path) -> list[str]:
     return found + sorted(file for file in there & set(figures) if not same(file))
 
 
+def differences(found: dict, kept: dict) -> list[str]:
+    """The cells whose outputs are of other kinds than those that are kept, with what they say."""
+    kinds = lambda cell: [shown(output)[0] for output in cell.get("outputs", [])]
+    pairs = enumerate(zip(found["cells"], kept["cells"], strict=True))
+    return [
+        f"its outputs: cell {k} has {kinds(new)} in place of {kinds(old)}, "
+        f"{json.dumps(new.get('outputs', []))[:2000]}"
+        for k, (new, old) in pairs
+        if kinds(new) != kinds(old)
+    ]
+
+
 def write(path: Path) -> None:
     """Execute a notebook, and write it and its page."""
     notebook = execute(path)
@@ -121,12 +133,7 @@ def main(arguments: list[str]) -> int:
     bad = 0
     for path in paths:
         old = stale(path)
-        kinds = lambda notebook: [
-            [shown(output)[0] for output in cell.get("outputs", [])] for cell in notebook["cells"]
-        ]
-        found = execute(path)
-        if kinds(found) != kinds(json.loads(path.read_text())):
-            old.append("its outputs")
+        old += differences(execute(path), json.loads(path.read_text()))
         print(f"{path.name}: " + (f"not up to date: {', '.join(old)}" if old else "as executed"))
         bad += bool(old)
     return min(bad, 1)

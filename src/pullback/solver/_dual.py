@@ -26,6 +26,7 @@ from ._redamped import without
 from ._scaled_rows import ScaledRows
 from ._symmetric import (
     CANCELS,
+    TALL,
     TURNS,
     AbstractSymmetricFactors,
     Damped,
@@ -93,7 +94,9 @@ class DualFactors(AbstractSymmetricFactors):
             y = self._refined(inverse, r)
             x = rmv(y)
             # A small difference of large numbers; through the model, of the means of its rows, too.
-            cancels = whole * norm(y) > CANCELS * norm(x)
+            # With more rows than parameters r is outside the range of A in part, and y is r/λ there.
+            rows, parameters = self.scaled.rows.shape
+            cancels = whole * norm(y) > (CANCELS if rows <= parameters else TALL) * norm(x)
             # Not a loop of no turns or some: XLA would turn the factor round for it in any case.
             again = lambda x: self._turn(inverse, r, x, gram.refinements + 1)
             return jax.lax.cond(cancels, again, lambda x: x, x)

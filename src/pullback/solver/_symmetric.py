@@ -40,9 +40,9 @@ class Part(NamedTuple):
 
 How = Callable[[Map, Part | None], Array]
 """A solution from an inverse and a part of it: see `Damped.solve`."""
-CANCELS, TURNS, MOST = 1e4, 4, 12
-"""From which cancellation on a damped solution is refined further; how often where eigenvectors
-took over; the most refinements where they did not."""
+CANCELS, TALL, TURNS, MOST = 1e4, 10.0, 4, 12
+"""From which cancellation on a damped solution is refined further, and where there are more rows
+than parameters; how often where eigenvectors took over; the most refinements where they did not."""
 
 
 class Eigen(eqx.Module):
