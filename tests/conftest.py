@@ -86,6 +86,7 @@ THINNED = {
     "test_samplers": 2,
     "test_saturation": 8,
     "test_scores": 3,
+    "test_sharded_leaves_have_the_answer_of_one_device": 4,
     "test_shown": 2,
     "test_solver": 6,
     "test_stateful": 3,

@@ -38,9 +38,9 @@ def assert_the_answer_of_one_device(line):
     assert line["kept"] and line["split"], line
 
 
-def test_the_answer_of_one_device():
-    for line in start(SOME, SCRIPT).values():
-        assert_the_answer_of_one_device(line)
+@pytest.mark.parametrize("case", SOME)
+def test_sharded_leaves_have_the_answer_of_one_device(case):
+    assert_the_answer_of_one_device(start([case], SCRIPT)[case])
 
 
 @pytest.mark.slow
