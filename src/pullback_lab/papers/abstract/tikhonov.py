@@ -8,7 +8,8 @@ so that Tikhonov regularisation tends to the Moore-Penrose inverse, linearly. A 
 The sentence of the source is about the empirical Fisher matrix, \(G = \sum_i g_ig_i^\top\), and
 the gradient \(\sum_i g_i\) of the same data, which is in its range: it holds. It does not hold off
 the range, that is where the metric and the gradient come from different samples; nor for the matrix
-\((G + \lambda I)^{-1}\) itself, whose norm is \(1/\lambda\).
+\((G + \lambda I)^{-1}\) itself, whose norm is \(1/\lambda\). The matrix that tends to \(G^+\) is
+the textbook's, \((G^\top G + \lambda I)^{-1}G^\top\).
 """
 
 from collections.abc import Mapping
@@ -70,6 +71,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     outside = float(np.linalg.norm(g - np.linalg.pinv(b) @ (b @ g)))
     last = float(np.linalg.norm(crossed_damped[-1] - crossed_limit)) * DAMPINGS[-1] / outside
     slope = distance((damped[-1] - limit) / DAMPINGS[-1], -pseudo @ limit)
+    alone, textbook = _matrices(a.T @ a, pseudo)
     hidden = 1 - float(crossed.stats.covector_share)
     shared = abs(1 - float(exact.stats.covector_share))
     rows = (
@@ -79,6 +81,18 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             1e-2,
         ),
         *_compared(on, off, slope, last, hidden, shared),
+        at_most(
+            "the matrix (G + λI)⁻¹ diverges from G⁺: order in λ, |order + 1|",
+            abs(_order(alone) + 1),
+            0.01,
+            Role.CONTROL,
+        ),
+        at_most(
+            "the matrix (GᵀG + λI)⁻¹Gᵀ tends to G⁺: order in λ, |order - 1|",
+            abs(_order(textbook) - 1),
+            0.05,
+            Role.CONTROL,
+        ),
         at_most(
             "empirical Fisher matrix: the limit is G⁺g, NumPy, relative error",
             check,
@@ -156,6 +170,20 @@ def _rows(params: tuple, x: Array) -> np.ndarray:
     return np.concatenate(
         [np.asarray(part).reshape(len(x), -1) for part in _jacobian(params, x)], axis=1
     )
+
+
+def _matrices(g: np.ndarray, pseudo: np.ndarray) -> tuple[list[float], list[float]]:
+    """The distances from G⁺ of (G + λI)⁻¹, and of (GᵀG + 100λs²I)⁻¹Gᵀ with the least singular
+    value s, so that it is damped below the spectrum and above the rounding.
+    """
+    eye = np.eye(len(g))
+    unit = 100 / np.linalg.norm(pseudo, 2) ** 2
+    alone = [distance(np.linalg.inv(g + damping * eye), pseudo) for damping in DAMPINGS]
+    textbook = [
+        distance(np.linalg.solve(g.T @ g + damping * unit * eye, g.T), pseudo)
+        for damping in DAMPINGS
+    ]
+    return alone, textbook
 
 
 def _flat(tree) -> np.ndarray:

@@ -13,8 +13,10 @@ the bound cuts a run, the time reached is kept.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from scipy.integrate import LSODA, RK23
 from scipy.special import expit
 
@@ -136,21 +138,26 @@ def population_descent(task: Task, steps: int, move: float = 0.1) -> np.ndarray:
     """Natural gradient descent from zero with the Fisher matrix of the population, the length of
     each step limited in the norm of β relative to itself (at least one).
     """
-    signed = task.y[:, None] * task.x
-    beta = np.zeros(task.x.shape[1])
-    samples = task.x.shape[0]
-    for _ in range(steps):
-        pull = signed.T @ expit(-(signed @ beta)) / samples
-        step = population_solve(beta, pull)
-        beta = beta + step * min(1.0, move * max(1.0, np.linalg.norm(beta)) / np.linalg.norm(step))
-    return beta
+    return np.asarray(_population_descent(jnp.asarray(task.x), jnp.asarray(task.y), steps, move))
+
+
+@jax.jit
+def _population_descent(x: Array, y: Array, steps: int, move: float) -> Array:
+    """The same, compiled once for each shape."""
+
+    def advance(_, beta):
+        step = Logistic().population_natural_gradient(beta, x, y)
+        allowed = move * jnp.maximum(1.0, jnp.linalg.norm(beta)) / jnp.linalg.norm(step)
+        return beta - step * jnp.minimum(1.0, allowed)
+
+    return jax.lax.fori_loop(0, steps, advance, jnp.zeros(x.shape[1]))
 
 
 NODES = np.linspace(-1.0, 1.0, 401)
 
 
 def population_solve(beta: np.ndarray, covector: np.ndarray) -> np.ndarray:
-    """(aI + (c - a)bbᵀ)⁻¹ covector, in NumPy, where `pullback.linear` would compile."""
+    """(aI + (c - a)bbᵀ)⁻¹ covector, in NumPy: what the library's step is compared with."""
     norm = float(np.linalg.norm(beta))
     reach = min(12.0, 40.0 / max(norm, 1e-3))
     z = reach * NODES

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 import pullback as pb
+from pullback.linear import MatrixProduct
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most, equals
 from .._numbers import distance, generator
@@ -29,9 +30,10 @@ from ._products import gaussian, jacobian, motion, product, sides
 
 
 def split(factors: list[np.ndarray], g: np.ndarray) -> list[np.ndarray]:
-    """(1/L) A⁺ G B⁺."""
-    inverse = lambda m: np.linalg.pinv(m, rcond=1e-10)
-    return [inverse(a) @ g @ inverse(b) / len(factors) for a, b in sides(factors)]
+    """(1/L) A⁺ G B⁺, by the library: G is the distance of the product from its target."""
+    own = [jnp.asarray(w) for w in factors]
+    updates = MatrixProduct(len(own)).split(own, product(own) - jnp.asarray(g))
+    return [np.asarray(x) for x in updates]
 
 
 def printed(factors: list[np.ndarray], g: np.ndarray) -> list[np.ndarray]:

@@ -207,7 +207,7 @@ def comparison(budget: Budget, key: PRNGKeyArray) -> Iterator[Row]:
     at = tuple(jnp.asarray(a) for a in (population_descent(task, 3), task.x, task.y))
     here = population_solve(np.asarray(at[0]), np.asarray(Logistic().gradient(*at)) / samples)
     yield at_most(
-        "population Fisher: the step against that of the library, distance",
+        "population Fisher: the step of the library against quadrature in NumPy, distance",
         distance(here, Logistic().population_natural_gradient(*at)),
         1e-10,
         Role.CONTROL,

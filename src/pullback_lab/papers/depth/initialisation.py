@@ -9,8 +9,12 @@ it falls, towards 1.
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
+
+from pullback.linear import effective_rank
 
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._figure import COLOURS, open_figure
@@ -18,13 +22,6 @@ from .._numbers import generator
 from ._products import gaussian
 
 DEPTHS = (1, 2, 3, 4, 6)
-
-
-def effective_rank(matrix: np.ndarray) -> float:
-    """The exponential of the entropy of the singular values."""
-    p = np.linalg.svd(matrix, compute_uv=False)
-    p = p[p > 0] / p.sum()
-    return float(np.exp(-np.sum(p * np.log(p))))
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
@@ -38,7 +35,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             np.linalg.multi_dot([*gaussian(rng, [size] * (depth + 1)), np.eye(size)])
             for _ in range(draws)
         ]
-        ranks[depth] = np.array([effective_rank(b) for b in products])
+        ranks[depth] = np.asarray(jax.vmap(effective_rank)(jnp.asarray(np.stack(products))))
         values = np.stack([np.linalg.svd(b, compute_uv=False) for b in products])
         spectra[depth] = np.mean(values / values[:, :1], axis=0)
     low = np.array([np.mean(ranks[d] <= size / 2) for d in DEPTHS])

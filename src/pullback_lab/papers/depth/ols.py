@@ -12,6 +12,8 @@ projection of \(y\) on the range of \(X\), which is that of \(XA^\top\).
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from pullback.linear import l2_interpolant
+
 from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._numbers import distance, generator
 
@@ -24,6 +26,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     tall = []
     residual = []
     coefficients = []
+    library = []
     for _ in range(max(budget.seeds, 5)):
         a = rng.standard_normal((9, 9)) + np.eye(9)
         y = rng.choice([-1.0, 1.0], 6)
@@ -34,8 +37,13 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             errors.append(distance(data @ a.T @ fit(data @ a.T), data @ fit(data)))
         residual.append(distance(low @ np.linalg.pinv(low, rcond=1e-10) @ y, y))
         coefficients.append(distance(a.T @ np.linalg.pinv(x @ a.T) @ y, np.linalg.pinv(x) @ y))
+        wide_x, signs = x, y
         x = rng.standard_normal((20, 9))
         y = rng.choice([-1.0, 1.0], 20)
+        library += [
+            distance(l2_interpolant(z, labels), np.linalg.pinv(z) @ labels)
+            for z, labels in ((wide_x, signs), (x, y))
+        ]
         tall.append(
             distance(
                 a.T @ np.linalg.lstsq(x @ a.T, y, rcond=None)[0],
@@ -46,6 +54,9 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         at_most("N < D: fitted values on X and on XAᵀ", max(wide), 1e-11),
         at_most("N < D, X of rank 4 of 6: the same", max(deficient), 1e-9),
         at_most("N ≥ D: Aᵀβ' and β", max(tall), 1e-11),
+        at_most(
+            "the library's l2_interpolant is X⁺y, both cases", max(library), 1e-11, Role.CONTROL
+        ),
         at_least(
             "control, rank 4 of 6: Xβ is not y, off by, median",
             np.median(residual),

@@ -78,7 +78,10 @@ CLAIM = Claim(
     name="depth-theorem-2",
     source="depth",
     place="Theorem 2, its Conclusion, and appendix C.2",
-    quotation="we consider NGF on the transformed data",
+    quotation=(
+        "X has full rank and we consider NGF on the transformed data XAᵀ, then Aᵀβ_t(XAᵀ, y) = "
+        "β_t(X, y)"
+    ),
     statement=(
         "With N ≥ D and X of full rank, the natural flows on X and on XAᵀ correspond to each "
         "other: Aᵀβ' = β at all times."

@@ -5,9 +5,11 @@ reversed:
 \]
 
 **Corrected.** The lecture says that \(D_A\) is KL, where its proximal term is \(\mathrm{KL}(p_u \|
-p_z)\): the Hessians on the diagonal agree, the functions do not. It also says that any convex loss
-will do for \(\phi\); a metric needs a strictly convex one, and the cross-entropy of logits is not:
-its Hessian has the kernel \((1, \dots, 1)\).
+p_z)\): the Hessians on the diagonal agree, the functions do not.
+
+**A remark.** With a convex loss for \(\phi\) the metric matrix is the Gauss-Newton matrix, as the
+lecture says. It need not be a metric, which takes a strictly convex \(\phi\): the Hessian of the
+cross-entropy of logits has the kernel \((1, \dots, 1)\).
 """
 
 from collections.abc import Mapping

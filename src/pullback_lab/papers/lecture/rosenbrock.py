@@ -6,9 +6,9 @@ With the Euclidean metric on the outputs pulled back, natural gradient descent i
 on the outputs, to first order in the step. From \((-1.2, 1)\) with step \(\tfrac12\) it is at the
 minimum after two steps, though not monotonically: \(h = 24.2 \to 2342.56 \to 0\).
 
-**Corrected.** "Gradient descent on the outputs converges instantly" holds for step \(\tfrac12\)
-only: the Hessian of \(L\) is \(2I\), the metric is \(I\). With step 1 it is a reflection, and
-natural gradient descent returns to where it started every second step.
+**A remark.** The lecture gives no step. Gradient descent on the outputs arrives at once with step
+\(\tfrac12\) only: the Hessian of \(L\) is \(2I\), the metric is \(I\). With step 1 it is a
+reflection, and natural gradient descent returns to where it started every second step.
 """
 
 from collections.abc import Mapping

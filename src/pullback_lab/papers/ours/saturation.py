@@ -7,8 +7,8 @@ is bounded for a correctly classified sample. With more parameters than samples 
 \(\delta = J^+M^{-1}c\); otherwise \(\delta\) solves a least squares problem whose rows are graded
 over hundreds of orders of magnitude. Both are compared with 1000-digit arithmetic.
 
-**Corrected.** The shift by \(u_{\max}\) of Kerekes et al., eqs. (24) and (25), cures a common
-offset only, not a spread of the logits.
+The shift by \(u_{\max}\) of Kerekes et al., eqs. (24) and (25), cures a common offset, not a spread
+of the logits; they have that proviso (`depth-stability`).
 """
 
 import decimal
