@@ -71,7 +71,6 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     outside = float(np.linalg.norm(g - np.linalg.pinv(b) @ (b @ g)))
     last = float(np.linalg.norm(crossed_damped[-1] - crossed_limit)) * DAMPINGS[-1] / outside
     slope = distance((damped[-1] - limit) / DAMPINGS[-1], -pseudo @ limit)
-    alone, textbook = _matrices(a.T @ a, pseudo)
     hidden = 1 - float(crossed.stats.covector_share)
     shared = abs(1 - float(exact.stats.covector_share))
     rows = (
@@ -81,18 +80,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             1e-2,
         ),
         *_compared(on, off, slope, last, hidden, shared),
-        at_most(
-            "the matrix (G + λI)⁻¹ diverges from G⁺: order in λ, |order + 1|",
-            abs(_order(alone) + 1),
-            0.01,
-            Role.CONTROL,
-        ),
-        at_most(
-            "the matrix (GᵀG + λI)⁻¹Gᵀ tends to G⁺: order in λ, |order - 1|",
-            abs(_order(textbook) - 1),
-            0.05,
-            Role.CONTROL,
-        ),
+        *_matrix_rows(a.T @ a, pseudo),
         at_most(
             "empirical Fisher matrix: the limit is G⁺g, NumPy, relative error",
             check,
@@ -169,6 +157,25 @@ def _rows(params: tuple, x: Array) -> np.ndarray:
     """The Jacobian of the outputs, one row per sample."""
     return np.concatenate(
         [np.asarray(part).reshape(len(x), -1) for part in _jacobian(params, x)], axis=1
+    )
+
+
+def _matrix_rows(g: np.ndarray, pseudo: np.ndarray) -> tuple[Row, ...]:
+    """The rows on matrices, without a gradient."""
+    alone, textbook = _matrices(g, pseudo)
+    return (
+        at_most(
+            "the matrix (G + λI)⁻¹ diverges from G⁺: order in λ, |order + 1|",
+            abs(_order(alone) + 1),
+            0.01,
+            Role.CONTROL,
+        ),
+        at_most(
+            "the matrix (GᵀG + λI)⁻¹Gᵀ tends to G⁺: order in λ, |order - 1|",
+            abs(_order(textbook) - 1),
+            0.05,
+            Role.CONTROL,
+        ),
     )
 
 
