@@ -15,8 +15,8 @@ least \(\ell_1\) norm, not to that of least squares.
 
 **Corrected.** "Natural gradient always follows the same trajectory and finds the same optimum"
 holds for what the metric sees. The source has the proviso that the parametrisation be smooth and
-locally invertible, which diagonal layers are not; \(\beta = \sinh w\) is, and with it the
-coefficients leave in another direction too.
+locally invertible, which diagonal layers are not; \(\beta = \tfrac15\sinh 5w\) is, and with it
+the coefficients leave in another direction too.
 """
 
 from collections.abc import Mapping
@@ -69,18 +69,18 @@ def layers(beta: np.ndarray, depth: int) -> np.ndarray:
     return rows
 
 
-INVERTIBLE = pb.Composite(lambda w, x: x @ jnp.sinh(w), metric=pb.metric.Bernoulli())
-"""β = sinh(w), coordinate by coordinate."""
+INVERTIBLE = pb.Composite(lambda w, x: x @ jnp.sinh(5 * w) / 5, metric=pb.metric.Bernoulli())
+"""β = sinh(5w)/5, coordinate by coordinate."""
 
 
 def invertible(x: np.ndarray, y: np.ndarray, beta: np.ndarray) -> tuple[float, float]:
-    """How far the natural gradients of β = sinh(w) and of β are apart: in β, and in the logits."""
-    w = jnp.arcsinh(jnp.asarray(beta))
+    """How far the natural gradients of `INVERTIBLE` and of β are apart: in β, and in the logits."""
+    w = jnp.arcsinh(5 * jnp.asarray(beta)) / 5
     there, here = (
         pb.natural_gradient(problem, at, batch(x, y), solver=pb.solver.SVD())
         for problem, at in ((INVERTIBLE, w), (LINEAR, jnp.asarray(beta)))
     )
-    moved = np.asarray(jnp.cosh(w) * there.vector)
+    moved = np.asarray(jnp.cosh(5 * w) * there.vector)
     return distance(moved, here.vector), distance(there.pushforward, here.pushforward)
 
 
@@ -176,8 +176,8 @@ def _invertible_rows(changed: list[tuple[float, float]]) -> tuple[Row, ...]:
     """The rows on a smooth and invertible change of parameters."""
     return (
         at_most(
-            "β = sinh(w), smooth and invertible: direction of the coefficients against that of β, "
-            "smallest difference",
+            "β = sinh(5w)/5, smooth and invertible: direction of the coefficients against that of "
+            "β, smallest difference",
             min(gap for gap, _ in changed),
             1e-3,
         ),
