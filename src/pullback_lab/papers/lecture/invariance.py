@@ -91,7 +91,9 @@ def draw(data: Mapping[str, Any]) -> Any:
     """Difference of one step in two coordinate systems against its size, both logarithmic: slope 2
     for the natural gradient, 1 for the plain one.
     """
-    return orders({name: (curve[0], curve[1]) for name, curve in data.items()})[0]
+    figure, axes = orders({name: (curve[0], curve[1]) for name, curve in data.items()})
+    axes.set_title("one step in two coordinate systems")
+    return figure
 
 
 def affine(params: Array, matrix: np.ndarray, gauge: bool) -> tuple[float, float]:
