@@ -134,6 +134,7 @@ def draw(data: Mapping[str, Any]) -> Any:
         ylabel="y",
         aspect="equal",
         title="One point, two parametrisations, two natural gradients",
+        xticks=(-1.0, -0.5, 0.0, 0.5, 1.0),
     )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, fontsize=9)
     return figure

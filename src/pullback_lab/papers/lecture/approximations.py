@@ -206,6 +206,8 @@ def draw(data: Mapping[str, Any]) -> Any:
         ylabel="distance from the proximal point",
         title="Orders of the three approximations",
     )
+    axes.set_xticks(h, [f"{one:g}" for one in h])
+    axes.minorticks_off()
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 

@@ -101,11 +101,14 @@ def draw(data: Mapping[str, Any]) -> Any:
         zip(DRIVERS, (COLOURS[1], COLOURS[0], COLOURS[2]), ("-", "-", "--"), strict=True)
     ):
         values = data["accuracy"][d]
+        # The rank-revealing drivers agree: the first of them is drawn wider than the second.
         axes.errorbar(
             data["samples"],
             values.mean(axis=1),
             yerr=values.std(axis=1),
             marker="o",
+            markersize=11 if driver == "gelsy" else 5,
+            linewidth=4 if driver == "gelsy" else 1.5,
             linestyle=style,
             color=colour,
             capsize=2,
