@@ -339,3 +339,17 @@ def test_an_inverse_that_inverts_another_function_is_refused():
         mirror = pb.BregmanMirror(phi, inverse=wrong)
         step = pb.mirror_step(problem, start, batch, weight=9.0, mirror=mirror, throw=False)
         assert step.result == pb.RESULTS.not_inverse_of_phi
+
+
+def test_a_damped_newton_step_of_a_model_that_mixes_samples_needs_the_declaration():
+    model = lambda p, x: (x - jnp.mean(x, axis=0, keepdims=True) * p[:1]) @ p
+    loss = lambda z, y: (z - y) ** 2 / 2
+    start, batch = jnp.asarray([1.0, 0.5, -0.5]), (X, LABELS)
+    step = lambda problem: pb.damped_newton_step(problem, start, batch, weight=1e3, throw=False)
+    assert step(pb.Composite(model, loss)).result == pb.RESULTS.coupled_samples
+    found = step(pb.Composite(model, loss, coupled=True))
+    j = np.asarray(jax.jacobian(model)(start, X))
+    whole = lambda p: jnp.mean((model(p, X) - LABELS) ** 2) / 2
+    matrix = np.asarray(jax.hessian(whole)(start)) + 1e3 * j.T @ j / len(X)
+    wanted = start - np.linalg.solve(matrix, jax.grad(whole)(start))
+    assert found.result == pb.RESULTS.successful and np.allclose(found.params, wanted, rtol=1e-10)

@@ -19,6 +19,7 @@ from .._base.tree import structure
 from .._base.types import Flat, OutputVector, Params, Scalar
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
+from .._natural.outcome import mixes_samples
 from .._problem.batch import AnyBatch
 from .._problem.composite import Objective
 from .._problem.paired import paired
@@ -235,6 +236,9 @@ def _damped_newton(
     # A negative eigenvalue that counts, however small beside the largest, leads uphill.
     result = successful_if(~jnp.any(kept & (values < 0)), RESULTS.indefinite)
     result = RESULTS.where(jnp.all(jnp.isfinite(flat)), result, RESULTS.nonfinite_field)
+    # G is formed sample by sample.
+    mixed = mixes_samples(point.objective, params, point.objective.outputs(params))
+    result = RESULTS.where(mixed, RESULTS.coupled_samples, result)
     return point.step(flat, residual, least, 1, result)
 
 

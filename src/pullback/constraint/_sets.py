@@ -254,5 +254,5 @@ def _check_shapes(owner: str, kind: Any, moving: Params) -> None:
             raise ValueError(
                 f"{owner}: params{jax.tree_util.keystr(path)} of shape {leaf.shape} does not "
                 f"consist of {what}. Constrain the part of the parameters that does: "
-                f'pullback.constraint.At(lambda params: params["p"], pullback.constraint.{owner}()).'
+                f'At(lambda params: params["p"], {owner}()) of pullback.constraint.'
             )
