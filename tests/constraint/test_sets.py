@@ -71,3 +71,38 @@ def test_a_box_is_made_inside_jit():
     assert np.array_equal(by_bound(jnp.asarray([-1.0, 0.5, 2.0]), 0.25), [0.0, 0.25, 0.25])
     with pytest.raises(ValueError, match="lower must not exceed upper"):
         jax.jit(lambda x: pb.constraint.Clipping(2.0, 1.0)(x))(jnp.zeros(1))
+
+
+SETS = (
+    (pb.constraint.Clipping(0.0, 1.0), {"p": jnp.asarray([0.5, 2.0])}, [0.5, 1.0]),
+    (pb.constraint.Simplex(), {"p": jnp.asarray([0.5, 1.5])}, [0.0, 1.0]),
+    (pb.constraint.PositiveDefinite(), {"p": jnp.diag(jnp.asarray([1.0, -1.0]))}, None),
+)
+
+
+@pytest.mark.parametrize("empty", [(0,), (0, 2), (2, 0)])
+@pytest.mark.parametrize(("box", "params", "nearest"), SETS)
+def test_empty_leaves_have_nothing_to_constrain(box, params, nearest, empty):
+    nearest = np.diag([1.0, 0.0]) if nearest is None else nearest
+    given = params | {"empty": jnp.zeros(empty), "n": jnp.arange(2)}
+    found = box(given)
+    assert np.allclose(found["p"], nearest) and found["empty"].shape == empty
+    assert float(box.slack(given)) == float(box.slack(params)) < 0
+    with pytest.raises(ValueError, match="no floating numbers to constrain"):
+        box.slack({"n": jnp.arange(2)})
+
+
+@pytest.mark.parametrize(
+    ("box", "shape", "match"),
+    [
+        (pb.constraint.Simplex(), (), r"Simplex: params\['p'\] of shape \(\) .* probability vec"),
+        (pb.constraint.PositiveDefinite(), (), r"params\['p'\] of shape \(\) .* square matrices"),
+        (pb.constraint.PositiveDefinite(), (2,), r"of shape \(2,\) .* square matrices"),
+        (pb.constraint.PositiveDefinite(), (2, 3), r"of shape \(2, 3\) .* square matrices"),
+    ],
+)
+def test_arrays_that_are_no_points_are_refused_by_name(box, shape, match):
+    params = {"p": jnp.ones(shape), "q": jnp.eye(2)}
+    for use in (box, box.slack):
+        with pytest.raises(ValueError, match=match):
+            use(params)

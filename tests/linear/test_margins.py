@@ -57,3 +57,28 @@ def test_margins_need_separation(rng, margin):
     x, y = data(rng, 40, 2)
     with pytest.raises(ValueError, match="separates"):
         margin(x, y)
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-30, 1e-10, 1e-6, 1e12, 1e30, 1e150])
+def test_units_do_not_decide(rng, size):
+    x, y = separable(rng, 8, 3)
+    half = lambda x, y: linear.lp_margin(x, y, 0.5, starts=2)
+    for margin in (linear.l2_margin, linear.l1_margin, half, linear.Logistic().limit_direction):
+        assert relative(size * np.asarray(margin(size * x, y)), np.asarray(margin(x, y))) < 1e-9
+    few, target = x[:2], np.array([1.0, -2.0])
+    found = np.asarray(linear.l1_interpolant(few, target))
+    assert relative(few @ found, target) < 1e-9
+    assert relative(size * np.asarray(linear.l1_interpolant(size * few, target)), found) < 1e-9
+    assert relative(np.asarray(linear.l1_interpolant(few, size * target)) / size, found) < 1e-9
+
+
+def test_rows_of_different_sizes_and_rows_of_zeros(rng):
+    x, y = separable(rng, 8, 3)
+    sizes = np.array([1e-4, 1e-2, 1.0, 1.0, 1.0, 1.0, 1e2, 1e2])
+    rows = sizes[:, None] * x
+    for margin in (linear.l2_margin, linear.l1_margin, linear.Logistic().limit_direction):
+        assert np.min(y * (rows @ np.asarray(margin(rows, y)))) > 1 - 1e-9
+    x[3] = 0.0
+    for margin in (linear.l2_margin, linear.l1_margin):
+        with pytest.raises(ValueError, match="separates"):
+            margin(x, y)

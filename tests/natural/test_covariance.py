@@ -194,3 +194,10 @@ def test_what_is_refused(options, words):
     metric = pb.pullback(pb.Composite(linear, metric=pb.metric.Poisson()), PARAMS, (X,))
     with pytest.raises(ValueError, match=words):
         metric.standard_errors(**options)
+
+
+def test_samples_of_weight_zero_alone_identify_nothing():
+    problem = pb.Composite(linear, metric=pb.metric.Poisson(), measure=pb.Weights(jnp.zeros(N)))
+    metric = pb.pullback(problem, PARAMS, (X,))
+    with pytest.warns(UserWarning, match="not identifiable"):
+        assert np.all(np.isinf(np.diag(metric.covariance())))

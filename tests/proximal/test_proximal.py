@@ -294,3 +294,62 @@ def test_a_step_prints_in_one_line_as_text_and_as_a_table():
         lambda p: shown.append(repr(pb.damped_newton_step(problem, p, weight=0.5))), jnp.ones(2)
     )
     assert shown == ["ProximalStep(loss float64[], traced)"]
+
+
+def test_a_negative_eigenvalue_counts_however_small_beside_the_largest():
+    # In the units of the second parameter: -1.
+    unit = jnp.asarray([1.0, 1e-6])
+    loss = lambda z: jnp.sum(jnp.asarray([1.0, -1.0]) * (z * unit) ** 2) / 2
+    seen = pb.metric.Masked(pb.metric.Euclidean(), jnp.asarray([True, False]))
+    problem, start = pb.Composite(lambda p: p, loss, seen), jnp.asarray([1.0, 1e6])
+    step = pb.damped_newton_step(problem, start, weight=1.0, throw=False)
+    assert step.result == pb.RESULTS.indefinite
+    bowl = pb.Composite(lambda p: p, lambda z: jnp.sum((z * unit) ** 2) / 2, seen)
+    step = pb.damped_newton_step(bowl, start, weight=1.0)
+    assert np.allclose(step.params, [0.5, 0.0], rtol=1e-12, atol=1e-6)
+
+
+def test_an_output_step_moves_small_outputs_beside_large_ones():
+    large = jnp.asarray([1e15, 1.0, 1e-15])
+    loss = lambda z, y: jnp.sum((z - y) ** 2) / 2
+    problem = pb.Composite(lambda p: p * large, loss)
+    goal = large * jnp.asarray([1.0, 0.0, 0.0])
+    step = pb.output_step(problem, jnp.ones(3), (None, goal), step=0.5)
+    assert np.allclose(step.params, [1.0, 0.5, 0.5], rtol=1e-12)
+
+
+def test_an_output_step_has_no_place_for_absent_samples():
+    loss = lambda z, y: (z - y) ** 2 / 2
+    measure = pb.Weights(jnp.asarray([1.0, 0.0]))
+    problem = pb.Composite(lambda p, x: p * x, loss, measure=measure)
+    with pytest.raises(ValueError, match=r"weight zero .* no place in a step on the outputs"):
+        pb.output_step(problem, jnp.ones(2), (jnp.ones(2), jnp.zeros(2)), step=0.5)
+
+
+def test_an_inverse_that_inverts_another_function_is_refused():
+    problem = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
+    start, batch = normal(3, seed=5), (X, LABELS)
+    phi = lambda u: jnp.sum(jnp.exp(u))
+    true = pb.mirror_step(
+        problem, start, batch, weight=9.0, mirror=pb.BregmanMirror(phi, inverse=jnp.log)
+    )
+    slope = jax.grad(lambda p: jnp.mean((X @ p - LABELS) ** 2) / 2)(start)
+    assert np.allclose(jnp.exp(true.params), jnp.exp(start) - slope / 9, rtol=1e-12)
+    for wrong in (lambda dual: dual, lambda dual: jnp.log(dual) + 1e-4):
+        mirror = pb.BregmanMirror(phi, inverse=wrong)
+        step = pb.mirror_step(problem, start, batch, weight=9.0, mirror=mirror, throw=False)
+        assert step.result == pb.RESULTS.not_inverse_of_phi
+
+
+def test_a_damped_newton_step_of_a_model_that_mixes_samples_needs_the_declaration():
+    model = lambda p, x: (x - jnp.mean(x, axis=0, keepdims=True) * p[:1]) @ p
+    loss = lambda z, y: (z - y) ** 2 / 2
+    start, batch = jnp.asarray([1.0, 0.5, -0.5]), (X, LABELS)
+    step = lambda problem: pb.damped_newton_step(problem, start, batch, weight=1e3, throw=False)
+    assert step(pb.Composite(model, loss)).result == pb.RESULTS.coupled_samples
+    found = step(pb.Composite(model, loss, coupled=True))
+    j = np.asarray(jax.jacobian(model)(start, X))
+    whole = lambda p: jnp.mean((model(p, X) - LABELS) ** 2) / 2
+    matrix = np.asarray(jax.hessian(whole)(start)) + 1e3 * j.T @ j / len(X)
+    wanted = start - np.linalg.solve(matrix, jax.grad(whole)(start))
+    assert found.result == pb.RESULTS.successful and np.allclose(found.params, wanted, rtol=1e-10)

@@ -280,3 +280,16 @@ def test_samples_of_a_complex_wave_function_do_not_see_its_phase():
         found = pb.natural_gradient(energy, PARAMS, batch, inverse=pb.Tikhonov(0.01))
         np.testing.assert_allclose(found.value, np.real(p @ e), rtol=1e-12)
         np.testing.assert_allclose(ravel_pytree(found.vector)[0], expected, rtol=1e-8)
+
+
+def test_the_variance_where_local_energies_outgrow_their_probabilities():
+    # p = exp(-800) beside local energies of exp(400).
+    log_psi = lambda params, spins: params * jnp.sum(spins, axis=1)
+    energy, size = vmc.problem(log_psi, H), 200.0
+    found = vmc.estimate(energy, jnp.asarray(size), vmc.full_sum(energy))
+    states = np.asarray(STATES)
+    psi = np.exp(size * (np.sum(states, axis=1) - SITES))
+    mean = psi @ MATRIX @ psi / (psi @ psi)
+    rest = MATRIX @ psi - mean * psi
+    np.testing.assert_allclose(found.energy, mean, rtol=1e-13)
+    np.testing.assert_allclose(found.variance, rest @ rest / (psi @ psi), rtol=1e-12)

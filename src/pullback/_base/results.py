@@ -123,6 +123,11 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "There is no mirror point: the dual coordinates left their range, or the divergence has no "
         "minimum. Take a larger `weight`."
     )
+    not_inverse_of_phi = (
+        "`BregmanMirror(phi, inverse)`: the dual coordinates of the new point are not those that "
+        "`inverse` was given, so that it does not invert the gradient of `phi`. Correct it, or "
+        "leave it out: Newton's method takes its place."
+    )
     off_simplex = (
         "`params` is not a probability vector along its last axis: project it, "
         "`params = constraint.Simplex()(params)`."

@@ -32,7 +32,7 @@ from .._natural.factorised import Factorised, factorise
 from .._natural.failure import raise_failure
 from .._natural.subproblem import Subproblem
 from .._problem.problem import AbstractProblem, without_loss
-from .._problem.validate import validate
+from .._problem.validate import check_present, validate
 from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -299,16 +299,7 @@ def _evaluation(
         raise ValueError("at=... is for models with data; this problem was called without a batch.")
     if not bool(all_finite(params)):
         raise ValueError("params contains a NaN or an infinity.")
-    for term, weight in zip(objective.terms, objective.weights, strict=True):
-        present = True if weight is None else bool(weight > 0)
-        if term.has_data and not term.problem.measure.positive:
-            weights = term.problem.measure.weights(term.count, jnp.result_type(float))
-            present = present and bool(jnp.all(weights > 0))
-        if not present:
-            raise ValueError(
-                "samples (and terms) of weight zero are absent and have no place in a kernel: "
-                "leave them out of the batch."
-            )
+    check_present(objective, "kernel")
     # With a loss at hand a covector is lifted by the root of the metric, not by the likelihood.
     plain = without_loss(problem)
     watched = None

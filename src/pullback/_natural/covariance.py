@@ -63,8 +63,9 @@ def observations_per_weight(rows: AbstractRows, observations: float | Scalar | N
     measure, count = term.objective.problem.measure, rows.count
     weight = jnp.sum(measure.weights(count, rows.dtype))
     if observations is None:
-        return measure.observations(count, rows.dtype) / weight
-    return observations / weight
+        observations = measure.observations(count, rows.dtype)
+    # Without any weight there is no information, whatever a weight stands for.
+    return jnp.where(weight > 0, observations / jnp.where(weight > 0, weight, 1.0), one)
 
 
 def covariance_of(

@@ -119,6 +119,19 @@ def check_inputs(batch: AnyBatch) -> None:
             sample_count(part)
 
 
+def check_present(objective: AbstractObjective, what: str) -> None:
+    """Raise a `ValueError` if a sample or a term has the weight zero; does nothing under `jit`."""
+    for term, weight in zip(objective.terms, objective.weights, strict=True):
+        weights = [] if weight is None else [weight]
+        if term.has_data and not term.problem.measure.positive:
+            weights.append(term.problem.measure.weights(term.count, jnp.result_type(float)))
+        if any(not is_traced(w) and not bool(jnp.all(w > 0)) for w in weights):
+            raise ValueError(
+                f"samples (and terms) of weight zero are absent and have no place in a {what}: "
+                "leave them out of the batch."
+            )
+
+
 def check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
     parts = objective.parts(outputs)

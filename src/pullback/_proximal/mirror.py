@@ -162,8 +162,8 @@ class BregmanMirror(AbstractMirror):
     **Arguments:**
 
     - `phi`: a strictly convex function of the parameters.
-    - `inverse`: (∇φ)⁻¹, from dual coordinates to parameters; by default Newton's method minimises
-        φ(u) - <dual, u>.
+    - `inverse`: (∇φ)⁻¹, from dual coordinates to parameters; another function is refused. By
+        default Newton's method minimises φ(u) - <dual, u>.
     """
 
     phi: Callable[[Params], Scalar]
@@ -175,11 +175,11 @@ class BregmanMirror(AbstractMirror):
     def move(self, params, covector):
         dual = jax.tree.map(jnp.subtract, jax.grad(self.phi)(params), covector)
         like = structure(params)
+        target = like.ravel_covector(dual)
         if self.inverse is not None:
             moved = self.inverse(dual)
-            fine = jnp.all(jnp.isfinite(like.ravel(moved)))
-            return moved, successful_if(fine, RESULTS.no_mirror_point)
-        target = like.ravel_covector(dual)
+            found = like.ravel_covector(jax.grad(self.phi)(moved))
+            return moved, _judge_inverse(found, target, like.ravel_covector(covector))
         inner = lambda u: self.phi(like.unravel(u)) - jnp.vdot(target, u)
         return _minimum(inner, params, covector)
 
@@ -188,6 +188,16 @@ class BregmanMirror(AbstractMirror):
         value, slope = jax.value_and_grad(self.phi)(params)
         change = like.ravel(u) - like.ravel(params)
         return self.phi(u) - value - jnp.vdot(like.ravel_covector(slope), change)
+
+
+def _judge_inverse(found: Flat, dual: Flat, covector: Flat) -> Any:
+    """Return whether the dual coordinates of a point are those that were asked for."""
+    # The dual coordinates may cancel to zero, then the step tells what is large.
+    size = jnp.linalg.norm(dual) + jnp.linalg.norm(covector)
+    close = jnp.linalg.norm(found - dual) <= jnp.sqrt(jnp.finfo(dual.dtype).eps) * size
+    finite = jnp.all(jnp.isfinite(found))
+    result = successful_if(close, RESULTS.not_inverse_of_phi)
+    return RESULTS.where(finite, result, RESULTS.no_mirror_point)
 
 
 class DivergenceMirror(AbstractMirror):

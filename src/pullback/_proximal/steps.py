@@ -19,11 +19,12 @@ from .._base.tree import structure
 from .._base.types import Flat, OutputVector, Params, Scalar
 from .._compat.xla import jit
 from .._natural.natural_gradient import natural_gradient
+from .._natural.outcome import mixes_samples
 from .._problem.batch import AnyBatch
 from .._problem.composite import Objective
 from .._problem.paired import paired
 from .._problem.problem import AbstractProblem
-from .._problem.validate import validate
+from .._problem.validate import check_present, validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -232,8 +233,12 @@ def _damped_newton(
     least = values[0] / jnp.where(largest > 0, largest, 1.0)
     size = jnp.linalg.norm(g)
     residual = jnp.linalg.norm(matrix @ (start - flat) - g) / jnp.where(size > 0, size, 1.0)
-    result = successful_if(least >= -jnp.sqrt(eps), RESULTS.indefinite)
+    # A negative eigenvalue that counts, however small beside the largest, leads uphill.
+    result = successful_if(~jnp.any(kept & (values < 0)), RESULTS.indefinite)
     result = RESULTS.where(jnp.all(jnp.isfinite(flat)), result, RESULTS.nonfinite_field)
+    # G is formed sample by sample.
+    mixed = mixes_samples(point.objective, params, point.objective.outputs(params))
+    result = RESULTS.where(mixed, RESULTS.coupled_samples, result)
     return point.step(flat, residual, least, 1, result)
 
 
@@ -268,6 +273,7 @@ def output_step(
             f"output_step needs an invertible model: {outputs.size} outputs for {like.size} "
             "parameters. linearised_proximal_step(...) does to first order what can be done."
         )
+    check_present(problem.at(data), "step on the outputs")
     found = _output(problem, params, data, jnp.asarray(step, like.dtype), max_steps)
     return raised(found, throw)
 
@@ -279,7 +285,8 @@ def _output(
     point = Point(problem, params, batch)
     z = point.objective.outputs(params)
     like = structure(z)
-    goal = like.ravel(z) - step * like.ravel(_ambient(point, z))
+    asked = step * like.ravel(_ambient(point, z))
+    goal = like.ravel(z) - asked
     residual = lambda flat: like.ravel(point.objective.outputs(point.whole(flat))) - goal
 
     def body(carry):
@@ -287,14 +294,18 @@ def _output(
         x = x - jnp.linalg.solve(jax.jacfwd(residual)(x), r)
         return x, residual(x), steps + 1
 
-    scale = 1 + jnp.linalg.norm(goal)
-    tolerance = 100 * jnp.finfo(point.like.dtype).eps * scale
-    unfinished = lambda carry: (jnp.linalg.norm(carry[1]) > tolerance) & (carry[2] < max_steps)
+    # Each output by its own size: beside one of 1e15 the others would be rounding.
+    terms = jnp.abs(jax.jacfwd(residual)(point.flat)) @ jnp.abs(point.flat)
+    size = jnp.abs(goal) + jnp.abs(asked) + terms
+    eps = jnp.finfo(point.like.dtype).eps
+    rounding = 100 * eps * size
+    unfinished = lambda carry: jnp.any(jnp.abs(carry[1]) > rounding) & (carry[2] < max_steps)
     first = (point.flat, residual(point.flat), jnp.asarray(0, jnp.int32))
     x, r, steps = jax.lax.while_loop(unfinished, body, first)
-    left = jnp.linalg.norm(r)
-    result = successful_if(left <= 1e3 * tolerance, RESULTS.not_invertible)
-    return point.step(x, left / scale, point.nan, steps, result)
+    enough = jnp.maximum(1e3 * rounding, jnp.sqrt(eps) * jnp.abs(asked))
+    result = successful_if(jnp.all(jnp.abs(r) <= enough), RESULTS.not_invertible)
+    left = jnp.max(jnp.abs(r) / jnp.where(size > 0, size, 1.0))
+    return point.step(x, left, point.nan, steps, result)
 
 
 def _ambient(point: Point, z: Any) -> OutputVector:

@@ -48,9 +48,9 @@ class Clipping(AbstractConstraint):
 
     def slack(self, params):
         moving = split(params)[0]
-        distance = lambda x, a, b: jnp.min(jnp.minimum(x - a, b - x))
+        distance = lambda x, a, b: jnp.min(jnp.minimum(x - a, b - x), initial=jnp.inf)
         found = jax.tree.map(distance, real_pairs(moving), *self._bounds(moving))
-        return jnp.min(jnp.stack(jax.tree.leaves(found)))
+        return _smallest("Clipping", jax.tree.leaves(found))
 
     def __call__(self, params):
         moving, carried = split(params)
@@ -124,12 +124,11 @@ class Simplex(AbstractConstraint):
             tolerance = jnp.sqrt(jnp.finfo(p.dtype).eps)
             return jnp.where(off <= tolerance, jnp.min(p), jnp.minimum(jnp.min(p), -off))
 
-        return _least(one, params)
+        return _least("Simplex", _VECTORS, one, params)
 
     def __call__(self, params):
         refuse_complex(params, "Simplex()", _REAL)
-        moving, carried = split(params)
-        return eqx.combine(jax.tree.map(_nearest_on_simplex, moving), carried)
+        return _each("Simplex", _VECTORS, _nearest_on_simplex, params)
 
 
 _REAL = 'Probabilities are real: constrain a part, At(lambda params: params["p"], Simplex()).'
@@ -177,7 +176,7 @@ class PositiveDefinite(AbstractConstraint):
             tolerance = jnp.sqrt(jnp.finfo(matrix.dtype).eps) * size
             return jnp.where(asymmetry <= tolerance, least, jnp.minimum(least, -asymmetry))
 
-        return _least(one, params)
+        return _least("PositiveDefinite", _MATRICES, one, params)
 
     def __call__(self, params):
         def one(matrix):
@@ -190,8 +189,7 @@ class PositiveDefinite(AbstractConstraint):
             there = (values[..., 0] >= floor) & jnp.all(matrix == transposed, axis=(-2, -1))
             return jnp.where(there[..., None, None], matrix, nearest)
 
-        moving, carried = split(params)
-        return eqx.combine(jax.tree.map(one, moving), carried)
+        return _each("PositiveDefinite", _MATRICES, one, params)
 
 
 class At(AbstractConstraint):
@@ -221,6 +219,40 @@ class At(AbstractConstraint):
         return eqx.tree_at(self.where, params, self.constraint(self.where(params)))
 
 
-def _least(function: Callable[[Array], Scalar], params: Params) -> Scalar:
+_VECTORS = "probability vectors along the last axis", lambda shape: len(shape) > 0
+_MATRICES = "square matrices in the last two axes", lambda shape: shape[-2:-1] == shape[-1:] != ()
+
+
+def _each(owner: str, kind: Any, function: Callable[[Array], Array], params: Params) -> Params:
+    """Return the parameters with each array replaced; empty ones have nothing to replace."""
+    moving, carried = split(params)
+    _check_shapes(owner, kind, moving)
+    return eqx.combine(jax.tree.map(lambda x: function(x) if x.size else x, moving), carried)
+
+
+def _least(owner: str, kind: Any, function: Callable[[Array], Scalar], params: Params) -> Scalar:
     """Return the least value of a function over the differentiable leaves."""
-    return jnp.min(jnp.stack([function(x) for x in jax.tree.leaves(split(params)[0])]))
+    moving = split(params)[0]
+    _check_shapes(owner, kind, moving)
+    return _smallest(owner, [function(x) for x in jax.tree.leaves(moving) if x.size])
+
+
+def _smallest(owner: str, found: list[Scalar]) -> Scalar:
+    """Return the smallest of some numbers; raise a `ValueError` if there is none."""
+    if not found:
+        raise ValueError(
+            f"{owner}: params has no floating numbers to constrain; integers are carried along."
+        )
+    return jnp.min(jnp.stack(found))
+
+
+def _check_shapes(owner: str, kind: Any, moving: Params) -> None:
+    """Raise a `ValueError` unless every array that is not empty consists of what is constrained."""
+    what, fits = kind
+    for path, leaf in jax.tree_util.tree_leaves_with_path(moving):
+        if leaf.size and not fits(leaf.shape):
+            raise ValueError(
+                f"{owner}: params{jax.tree_util.keystr(path)} of shape {leaf.shape} does not "
+                f"consist of {what}. Constrain the part of the parameters that does: "
+                f'At(lambda params: params["p"], {owner}()) of pullback.constraint.'
+            )

@@ -83,7 +83,8 @@ def _douglas_rachford(
         y = jnp.where(mask, (x - z) / step, 0)
         bound = jnp.sum(y * target) / jnp.maximum(1, jnp.linalg.norm(y, 2))
         value = jnp.sum(jnp.linalg.svd(finite_or_nan(x), compute_uv=False))
-        return z + low - x, x, (value - bound) / value, count + 1
+        gap = (value - bound) / jnp.where(value > 0, value, 1.0)
+        return z + low - x, x, gap, count + 1
 
     def unfinished(carry):
         return (carry[2] > tolerance) & (carry[3] < most)

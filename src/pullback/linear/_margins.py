@@ -5,7 +5,8 @@ r"""The classifiers that Euclidean gradient flow is known to tend to, by convex 
 - `l2_margin`: the support vector machine without slack, a least-distance problem; by non-negative
   least squares (Lawson and Hanson): with \(E = [\tilde X\ \ 1]^\top\), \(f = (0, 1)\) and \(r =
   E\hat z - f\) at \(\hat z = \arg\min_{z \ge 0}\lVert Ez - f\rVert\), \(\beta =
-  -r_{1..D}/r_{D+1}\).
+  -r_{1..D}/r_{D+1}\). There \(r_{D+1} = -1/(1 + \lVert\beta\rVert^2)\), so that the rows are
+  first scaled to \(\lVert\beta\rVert = 1\).
 - `l1_margin`: a linear program in the positive and negative parts.
 - `lp_margin`, p < 1: concave in each orthant, so minima are at vertices, and many are local.
   Iteratively reweighted \(\ell_1\) starts from the \(\ell_1\) solution and from random reweightings
@@ -21,6 +22,8 @@ from jaxtyping import Array, ArrayLike, Float
 from .._base import checks
 
 INSEPARABLE = "(x, y): no homogeneous linear classifier separates these data."
+CLOSE = 1e-6
+"""What the tolerances of a linear program may take from a margin of 1."""
 
 
 def _signed(
@@ -48,24 +51,50 @@ def l2_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Ar
     - `x`, `y`: inputs and labels ±1.
     """
     rows, dtype = _signed("l2_margin", x, y)
-    e = np.vstack([rows.T, np.ones(rows.shape[0])])
     f = np.append(np.zeros(rows.shape[1]), 1.0)
-    residual = e @ scipy.optimize.nnls(e, f, maxiter=30 * max(e.shape))[0] - f
-    if abs(residual[-1]) < 1e-10:
-        raise ValueError("l2_margin" + INSEPARABLE)
-    return jnp.asarray(-residual[:-1] / residual[-1], dtype)
+    # At most the norm of the result; then that norm itself.
+    scale = 1 / np.min(_sizes("l2_margin", rows))
+    for _ in range(2):
+        e = np.vstack([rows.T * scale, np.ones(rows.shape[0])])
+        e = e / np.linalg.norm(e, axis=0)
+        residual = e @ scipy.optimize.nnls(e, f, maxiter=30 * max(e.shape))[0] - f
+        beta = -residual[:-1] / (residual[-1] or 1.0) * scale
+        # Without a classifier the residual is zero, and what is left of it is rounding.
+        if not np.min(rows @ beta) > 0.5:
+            raise ValueError("l2_margin" + INSEPARABLE)
+        scale = np.linalg.norm(beta)
+    return jnp.asarray(beta, dtype)
+
+
+def _sizes(owner: str, rows: np.ndarray) -> np.ndarray:
+    """The largest entry of each row; raises if a row is zero, for it has no side."""
+    sizes = np.max(np.abs(rows), axis=1)
+    if not np.all(sizes > 0):
+        raise ValueError(owner + INSEPARABLE)
+    return sizes
 
 
 def _weighted_l1(owner: str, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The classifier of least weighted ℓ1 norm with margins of at least 1."""
+    # The program has absolute tolerances, and drops entries below 1e-9: rows of order one, and the
+    # largest of the margins one.
+    sizes = _sizes(owner, rows)
+    least, unit = np.min(sizes), rows / sizes[:, None]
     solution = scipy.optimize.linprog(
         np.concatenate([weights, weights]),
-        A_ub=np.hstack([-rows, rows]),
-        b_ub=-np.ones(rows.shape[0]),
+        A_ub=np.hstack([-unit, unit]),
+        b_ub=-least / sizes,
         bounds=(0, None),
         method="highs",
     )
-    return np.subtract(*np.split(_solved(owner, solution), 2))
+    beta = np.subtract(*np.split(_solved(owner, solution), 2)) / least
+    if not np.min(rows @ beta) >= 1 - CLOSE:
+        raise RuntimeError(
+            f"{owner}: the linear program was not solved, because rows of x differ in size by "
+            f"{np.max(sizes) / least:.0e}. Leave out rows that are much longer than others: they "
+            "have no margin of 1."
+        )
+    return beta
 
 
 def l1_margin(x: Float[ArrayLike, "N D"], y: Float[ArrayLike, " N"]) -> Float[Array, " D"]:
@@ -149,11 +178,16 @@ def l1_interpolant(
     """
     x = checks.floating("l1_interpolant", "x", x, 2)
     target = checks.vector("l1_interpolant", "target", target, x.shape[0], "one per row of x")
-    rows = np.asarray(x, float)
+    rows, target = np.asarray(x, float), np.asarray(target, float)
+    # The program has absolute tolerances, and drops entries below 1e-9.
+    sizes = np.max(np.abs(rows), axis=1)
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    rows, target = rows / sizes[:, None], target / sizes
+    scale = np.max(np.abs(target), initial=0.0) or 1.0
     solution = scipy.optimize.linprog(
         np.ones(2 * rows.shape[1]),
         A_eq=np.hstack([rows, -rows]),
-        b_eq=np.asarray(target, float),
+        b_eq=target / scale,
         bounds=(0, None),
         method="highs",
     )
@@ -162,4 +196,5 @@ def l1_interpolant(
             "l1_interpolant(x, target): nothing interpolates the target; the rows of x are "
             "dependent."
         )
-    return jnp.asarray(np.subtract(*np.split(_solved("l1_interpolant", solution), 2)), x.dtype)
+    beta = scale * np.subtract(*np.split(_solved("l1_interpolant", solution), 2))
+    return jnp.asarray(beta, x.dtype)

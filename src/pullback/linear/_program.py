@@ -118,6 +118,10 @@ def _exchanged(basis: list[int], row: int, rows: np.ndarray, inverted: np.ndarra
 
 def _guess(cost: np.ndarray, rows: np.ndarray, sides: np.ndarray, feasible: bool) -> list[int]:
     """Independent rows that are active at the optimum in floating point, as far as it has any."""
+    # The solver has absolute tolerances, and drops entries below 1e-9.
+    sizes = np.max(np.abs(rows), axis=1).clip(1e-300)
+    rows, sides = rows / sizes[:, None], sides / sizes
+    sides = sides / (np.max(np.abs(sides), initial=0.0) or 1.0)
     found = scipy.optimize.linprog(
         cost / max(np.max(np.abs(cost)), 1e-300),
         A_ub=-rows,

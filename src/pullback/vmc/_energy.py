@@ -258,7 +258,10 @@ def estimate(energy: Composite, params: Params, batch: tuple[Any, Any]) -> Estim
     whole = isinstance(targets, Matrix)
     real, imaginary = _of_matrix(targets, log, sign, phase) if whole else targets
     mean = jnp.sum(p * real)
-    square = (real - mean) ** 2 + (0.0 if imaginary is None else imaginary**2)
-    variance = jnp.sum(p * square)
-    error = jnp.zeros_like(mean) if whole else jnp.sqrt(jnp.sum(p * p * square))
+    # Where p underflows the square of a local energy overflows: the two roots are multiplied.
+    root = jnp.exp(jax.nn.log_softmax(2 * log) / 2)
+    square = (root * (real - mean)) ** 2
+    square = square if imaginary is None else square + (root * imaginary) ** 2
+    variance = jnp.sum(square)
+    error = jnp.zeros_like(mean) if whole else jnp.sqrt(jnp.sum(p * square))
     return Estimate(mean, variance, error)
