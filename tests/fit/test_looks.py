@@ -83,6 +83,24 @@ def test_held_out_batches_that_are_drawn():
     assert np.isnan(fit.history["validation"][2])
 
 
+def test_held_out_batches_may_depend_on_the_parameters():
+    draw = lambda key, p: (jax.random.normal(key, (5, 2)), jnp.ones((5, 1)) * jnp.sum(p["v"]))
+    fit = pb.fit(OPT, START, (X, Y), 3, validate=draw, every=3, key=3)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), APART), 3)
+    assert fit.history["validation"][2] == pytest.approx(
+        mean_loss(fit.params, draw(key, fit.params))
+    )
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, pb.Terms(one=PROBLEM)])
+def test_held_out_functions_of_other_arguments_are_refused(problem):
+    opt = pb.NaturalGradientDescent(problem, step=1.0)
+    with pytest.raises(ValueError, match=r"fit.validate=function.*it takes no arguments"):
+        pb.fit(opt, START, None, 2, validate=lambda: HELD)
+    with pytest.raises(ValueError, match=r"fit.validate=function.*it needs key, params, more"):
+        pb.fit(opt, START, None, 2, validate=lambda key, params, more: HELD)
+
+
 @pytest.mark.parametrize("cut", [1, 4, 6])
 def test_a_resumed_run_has_the_same_looks(tmp_path, cut):
     options = {"validate": HELD, "evaluate": lambda p: jnp.max(p["v"]), "every": 3}

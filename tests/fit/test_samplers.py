@@ -116,6 +116,8 @@ def test_functions_of_other_arguments_are_refused():
         pb.fit(Pull(), START, lambda key, a, b: None, 3)
     with pytest.raises(ValueError, match="it needs key, size"):
         pb.fit(Pull(), START, lambda key, *, size: None, 3)
+    with pytest.raises(ValueError, match=r"a PRNG key, or a key and the .* it takes no arguments"):
+        pb.fit(Pull(), START, lambda: None, 3)
 
 
 def test_a_sampler_carries_its_state():

@@ -269,7 +269,7 @@ def first_state(batches: Any, key: PRNGKeyArray, params: Params) -> Any:
     return batches.init(jax.random.fold_in(key, BEGINNING), params)
 
 
-def arguments_of(sampler: Callable[..., Any]) -> int:
+def arguments_of(sampler: Callable[..., Any], name: str = "batches") -> int:
     """Return how many arguments a sampler needs: 1, a key, or 2, a key and the parameters."""
     try:
         listed = inspect.signature(sampler).parameters.values()
@@ -278,11 +278,13 @@ def arguments_of(sampler: Callable[..., Any]) -> int:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [x for x in listed if x.kind in positional and x.default is x.empty]
     named = [x.name for x in listed if x.kind is x.KEYWORD_ONLY and x.default is x.empty]
-    if len(needed) > 2 or named:
+    takes = any(x.kind in (*positional, x.VAR_POSITIONAL) for x in listed)
+    if len(needed) > 2 or named or not takes:
+        verb = "needs" if takes or named else "takes"
         raise ValueError(
-            "fit(batches=function): the function must take a PRNG key, or a key and the "
-            "parameters, e.g. fit(batches=lambda key, params: ...); it needs "
-            f"{', '.join([x.name for x in needed] + named)}."
+            f"fit({name}=function): the function must take a PRNG key, or a key and the "
+            f"parameters, e.g. fit({name}=lambda key, params: ...); it {verb} "
+            f"{', '.join([x.name for x in needed] + named) or 'no arguments'}."
         )
     # `lambda *args: ...`, and a function whose arguments all have defaults, get a key.
     return max(len(needed), 1)

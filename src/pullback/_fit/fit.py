@@ -76,9 +76,10 @@ def fit(
     - `key`: a PRNG key or a seed, for functions that draw batches.
     - `state`: the state of the optimiser to start from, e.g. `state=fit.state` of an earlier run
         with another rate; defaults to `opt.init(params)`.
-    - `validate`: held-out `(inputs, targets)`, or a function of a PRNG key that draws them. Their
-        loss is `history["validation"]`. A `FitWarning` tells once when it departs: when it rises
-        while the training loss falls.
+    - `validate`: held-out `(inputs, targets)`, or a function that draws them, of a PRNG key or of a
+        key and the parameters. Their loss is `history["validation"]`, computed by the model of the
+        problem (batch norm and dropout in training mode). A `FitWarning` tells once when it
+        departs: when it rises while the training loss falls.
     - `evaluate`: `evaluate(params)` returns a number, the column "evaluation" of the history, or a
         dictionary of numbers, one column each. It runs on the host, once before the first step too.
     - `every`: how many steps lie between two calls of `evaluate` and two held-out losses, which
@@ -165,7 +166,7 @@ def _ready(
     check_arguments(params, steps, callback, telemetry)
     given = read_by(opt, batches)
     stream = given if stream is batches else read_by(opt, stream)
-    validate = None if validate is None else read_by(opt, validate)
+    validate = None if validate is None else read_by(opt, validate, "validate")
     looks = Looks(opt, validate, evaluate, every, steps, key, given)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoints):
         checkpoint = Checkpoints(checkpoint)

@@ -16,7 +16,7 @@ from .._base.checks import error, function, integer
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
 from .._problem.batch import Batch, Batches, as_batch
-from .batches import on_device
+from .batches import arguments_of, on_device
 from .epochs import Epochs
 from .figure import HELD_OUT
 from .history import History
@@ -136,16 +136,22 @@ class Looks:
 @jit
 def _loss(opt: Any, params: Params, draw: Any, key: PRNGKeyArray) -> Scalar:
     """Return the loss on a held-out batch."""
-    return opt.loss(params, draw if isinstance(draw, Batch | Batches) else as_batch(draw(key)))
+    if isinstance(draw, Batch | Batches):
+        return opt.loss(params, draw)
+    two = arguments_of(draw, "validate") == 2
+    return opt.loss(params, as_batch(draw(key, params) if two else draw(key)))
 
 
 def _held_out(validate: Any) -> Any:
     """Return the held-out batch or the function that draws it, `None` if there is none."""
-    if validate is None or (callable(validate) and not isinstance(validate, type)):
+    if validate is None:
+        return None
+    if callable(validate) and not isinstance(validate, type):
+        arguments_of(validate, "validate")  # raises for a function of other arguments
         return validate
     if isinstance(validate, tuple | Batches):
         return on_device(validate)
-    wanted = "(inputs, targets) or a function of a PRNG key"
+    wanted = "(inputs, targets) or a function of a PRNG key (and of the parameters)"
     raise error("fit", "validate", validate, wanted, "fit(validate=(x_test, y_test))")
 
 

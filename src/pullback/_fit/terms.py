@@ -17,7 +17,7 @@ from .._problem.terms import Terms
 from .batches import Sampler, arguments_of, on_device
 
 
-def read_by(opt: Any, batches: Any) -> Any:
+def read_by(opt: Any, batches: Any, name: str = "batches") -> Any:
     """Return batches as the problem of an optimiser reads them, whoever draws them."""
     problem = getattr(opt, "problem", None)
     form = problem.form if isinstance(problem, Terms) else None
@@ -28,7 +28,7 @@ def read_by(opt: Any, batches: Any) -> Any:
     if isinstance(batches, Sampler):
         return ReadSampler(batches, form)
     if callable(batches):
-        return (Read, ReadAt)[arguments_of(batches) - 1](batches, form)
+        return (Read, ReadAt)[arguments_of(batches, name) - 1](batches, form)
     if isinstance(batches, list):
         return [as_batches(form, batch) for batch in batches]
     return map(partial(as_batches, form), batches) if isinstance(batches, Iterable) else batches
