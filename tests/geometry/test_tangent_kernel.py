@@ -177,6 +177,16 @@ def test_a_kernel_is_factorised_once_and_a_wrong_solver_is_refused():
         pb.natural_ntk(pb.Composite(model, lambda z: z), jnp.ones(2), (X,))
 
 
+@pytest.mark.parametrize("make", [pb.ntk, pb.natural_ntk])
+def test_a_covector_that_is_none_is_refused_and_a_kernel_has_a_table(make):
+    kernel = make(pb.Composite(lambda p, x: jnp.sin(x @ p)), normal(2, 3), (normal(4, 2),))
+    for call in (kernel.product, kernel.direction, lambda c: kernel.discrete(c, step=0.1)):
+        with pytest.raises(ValueError, match=r"expected a tree like the outputs, .*\[\(4, 3\)\]"):
+            call(jnp.ones(12))
+    assert "12 outputs, 6 parameters" in kernel._repr_html_()
+    assert ("rank 6" in kernel._repr_html_()) == (make is pb.natural_ntk)
+
+
 def test_what_a_kernel_depends_on_and_how_it_prints():
     factors = deep(2)
     cut = pb.natural_ntk(FULL, factors, inverse=pb.TruncatedRank(3))

@@ -30,7 +30,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     nonfinite_params = "`params` contains a NaN or an infinity."
     nonfinite_batch = (
         "`batch` contains a NaN or an infinity. Give the sample weight zero "
-        "(`measure=pullback.Weights(...)`) to leave it out."
+        "(`measure=pullback.Weights(...)`) to leave it out; remove it from the batch if the model "
+        "is `coupled`."
     )
     nonfinite_outputs = (
         "The model returned a NaN or an infinity although `params` and `batch` are finite."

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from .._base.checks import positive
 from .._base.pairs import conjugate
 from .._base.results import RESULTS
-from .._base.show import facts, ratio
+from .._base.show import facts, ratio, table
 from .._base.tree import all_finite, split, structure
 from .._base.types import Flat, OutputCovector, Outputs, OutputVector, Params, Scalar
 from .._compat.xla import jit
@@ -32,7 +32,7 @@ from .._natural.factorised import Factorised, factorise
 from .._natural.failure import raise_failure
 from .._natural.subproblem import Subproblem
 from .._problem.problem import AbstractProblem, without_loss
-from .._problem.validate import check_present, validate
+from .._problem.validate import check_present, like_outputs, validate
 from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -63,11 +63,28 @@ class TangentKernel(eqx.Module):
         if self.subproblem is None:
             return f"TangentKernel(JJᵀ, {shape}{watched})"
         factorised = self.subproblem.factorised
+        how = ", ".join([repr(factorised.inverse), factorised.solver, *self._numbers()])
+        return f"TangentKernel(JG⁺Jᵀ, {shape}{watched}, {how})"
+
+    def _repr_html_(self) -> str:
+        m, size = self.rows.linear.like.size, self.rows.shape[1]
+        name = "JJᵀ" if self.subproblem is None else "JG⁺Jᵀ"
+        lines: list[tuple[str, Any]] = [(name, f"{m} outputs, {size} parameters")]
+        if self.at is not None:
+            lines.append(("watched at", "other inputs than those of the batch"))
+        if self.subproblem is not None:
+            factorised = self.subproblem.factorised
+            lines += [("inverse", factorised.inverse), ("solver", factorised.solver)]
+            lines.append(("spectrum", ", ".join(self._numbers())))
+        return table(lines)
+
+    def _numbers(self) -> list[str]:
+        """Return what is known of the spectrum that is inverted, in words."""
+        assert self.subproblem is not None
+        factorised = self.subproblem.factorised
         found = factorised.factors.spectrum
         condition = ratio(found.largest, found.smallest)
-        numbers = facts(damping=factorised.damping, rank=found.rank, condition=condition)
-        how = ", ".join([repr(factorised.inverse), factorised.solver, *numbers])
-        return f"TangentKernel(JG⁺Jᵀ, {shape}{watched}, {how})"
+        return facts(damping=factorised.damping, rank=found.rank, condition=condition)
 
     def direction(self, c: OutputCovector) -> Flat:
         """Return the vector on the parameters that answers to c: Jᵀc or G⁺Jᵀc, flat and real.
@@ -76,7 +93,7 @@ class TangentKernel(eqx.Module):
 
         - `c`: an output covector.
         """
-        return _direction(self, self._real(c))
+        return _direction(self, self._real(c, "direction(c)"))
 
     def product(self, c: OutputCovector) -> OutputVector:
         """Return the kernel times c: how the outputs move.
@@ -85,7 +102,7 @@ class TangentKernel(eqx.Module):
 
         - `c`: an output covector of the batch.
         """
-        return self.rows.linear.own(_product(self, self._real(c)))
+        return self.rows.linear.own(_product(self, self._real(c, "product(c)")))
 
     def column(self, *index: int) -> OutputVector:
         """Return how the outputs, which must be one array, move in answer to one entry of them.
@@ -112,7 +129,9 @@ class TangentKernel(eqx.Module):
         - `step`: η > 0.
         """
         positive("discrete", "step", step, example="discrete(c, step=0.1)")
-        return self.rows.linear.own(_discrete(self, self._real(c), jnp.asarray(step)))
+        return self.rows.linear.own(
+            _discrete(self, self._real(c, "discrete(c, step)"), jnp.asarray(step))
+        )
 
     def discrete_column(self, *index: int, step: float | Scalar) -> OutputVector:
         """Return a column of the discrete kernel.
@@ -185,9 +204,10 @@ class TangentKernel(eqx.Module):
             raise ValueError(f"column{index}: the outputs have shape {leaves[0].shape}.")
         return jax.tree.unflatten(treedef, [jnp.zeros_like(leaves[0]).at[index].set(1.0)])
 
-    def _real(self, c: OutputCovector) -> OutputCovector:
+    def _real(self, c: OutputCovector, call: str) -> OutputCovector:
         """Return an output covector, complex as `jax.grad` returns it, in pairs."""
-        return self.rows.linear.real(conjugate(c))
+        linear = self.rows.linear
+        return linear.real(conjugate(like_outputs(linear.own(self.rows.outputs), c, call)))
 
     def _outputs(self, flat: Flat) -> Outputs:
         """Return the outputs that are watched, at other parameters."""

@@ -62,10 +62,10 @@ def observations_per_weight(rows: AbstractRows, observations: float | Scalar | N
         return one if observations is None else observations * one
     measure, count = term.objective.problem.measure, rows.count
     weight = jnp.sum(measure.weights(count, rows.dtype))
-    if observations is None:
-        observations = measure.observations(count, rows.dtype)
+    own = observations is None
+    number = measure.observations(count, rows.dtype) if own else observations * one
     # Without any weight there is no information, whatever a weight stands for.
-    return jnp.where(weight > 0, observations / jnp.where(weight > 0, weight, 1.0), one)
+    return jnp.where(weight > 0, number / jnp.where(weight > 0, weight, 1.0), one)
 
 
 def covariance_of(

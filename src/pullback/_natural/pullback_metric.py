@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -21,7 +20,7 @@ from .._base.pairs import conjugate
 from .._base.results import RESULTS
 from .._base.show import table
 from .._base.tangent import CotangentVector, TangentVector, covector_tree, vector_tree
-from .._base.tree import Structure, all_finite, split
+from .._base.tree import Structure, all_finite
 from .._base.types import (
     Count,
     Covector,
@@ -37,7 +36,7 @@ from .._base.vector import finite_or_nan
 from .._compat.xla import jit
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
-from .._problem.validate import check_inputs, is_traced, validate
+from .._problem.validate import check_inputs, is_traced, like_outputs, validate
 from .._rows.linearise import Linearisation
 from .._rows.rows import MEMORY, AbstractRows, rows_at
 from ..inverse._base import AbstractInverse
@@ -111,7 +110,7 @@ class PullbackMetric(eqx.Module):
 
         - `c`: an output covector.
         """
-        own = self._output(c, "pull(c)")
+        own = like_outputs(self.outputs, c, "pull(c)")
         return self._cotree(self._linear.pull(self._linear.real(conjugate(own))))
 
     def flat(self, v: Vector) -> Covector:
@@ -188,7 +187,7 @@ class PullbackMetric(eqx.Module):
         - `throw`: whether to raise if the recomputed residual of the solution is above √eps.
         """
         factorised = self.factorise(inverse, solver)
-        own = self._output(ambient, "project(ambient)")
+        own = like_outputs(self.outputs, ambient, "project(ambient)")
         r = self.whitened.unit_output(self._linear.real(own))
         found = factorised.solve_lifted(r)
         if throw:
@@ -298,18 +297,6 @@ class PullbackMetric(eqx.Module):
         if not is_traced(estimable) and not bool(jnp.all(estimable)):
             warnings.warn(warning(shape, np.asarray(estimable), of), stacklevel=3)
         return found, shape
-
-    def _output(self, given: Any, call: str) -> Any:
-        """Return an output vector or covector; raise a `ValueError` if it is not like one."""
-        wanted, found = (split(tree)[0] for tree in (self.outputs, given))
-        shapes = lambda tree: [jnp.shape(x) for x in jax.tree.leaves(tree)]
-        same = jax.tree.structure(wanted) == jax.tree.structure(found)
-        if not same or shapes(wanted) != shapes(found):
-            words = [f"{jax.tree.structure(x)} of shapes {shapes(x)}" for x in (wanted, found)]
-            raise ValueError(
-                f"{call}: expected a tree like the outputs, {words[0]}; got {words[1]}."
-            )
-        return given
 
     def _flat(self, tree: Any) -> Flat:
         return self.whitened.structure.ravel(tree).astype(self.whitened.dtype)

@@ -132,6 +132,17 @@ def check_present(objective: AbstractObjective, what: str) -> None:
             )
 
 
+def like_outputs(outputs: Outputs, given: Any, call: str) -> Any:
+    """Return an output vector or covector; raise a `ValueError` if it is not like the outputs."""
+    wanted, found = (split(tree)[0] for tree in (outputs, given))
+    shapes = lambda tree: [jnp.shape(x) for x in jax.tree.leaves(tree)]
+    same = jax.tree.structure(wanted) == jax.tree.structure(found)
+    if not same or shapes(wanted) != shapes(found):
+        words = [f"{jax.tree.structure(x)} of shapes {shapes(x)}" for x in (wanted, found)]
+        raise ValueError(f"{call}: expected a tree like the outputs, {words[0]}; got {words[1]}.")
+    return given
+
+
 def check_outputs(objective: AbstractObjective, outputs: Outputs) -> None:
     """Raise a `ValueError` if the outputs (or their shapes) are none of a model on the batch."""
     parts = objective.parts(outputs)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._base.types import Flat
+from .._base.types import Flat, Scalar
 from .._base.vector import norm
 from .._gram.apply import products
 from .._gram.centred import Gram
@@ -88,41 +88,17 @@ class DualFactors(AbstractSymmetricFactors):
         """Return Aᵀ(K + λ)⁻¹ r + (G + λ)⁻¹ g by Cholesky; `None` stands for zero."""
         gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
         assert isinstance(gram, Damped)
-        whole = gram.size + self.scaled.removed
 
         def lifted(inverse, r):
             y = self._refined(inverse, r)
             x = rmv(y)
             # A small difference of large numbers; through the model, of the means of its rows, too.
-            # With more rows than parameters r is outside the range of A in part, and y is r/λ there.
+            # With more rows than parameters r is in part outside the range of A, where y is r/λ.
             rows, parameters = self.scaled.rows.shape
-            cancels = whole * norm(y) > (CANCELS if rows <= parameters else TALL) * norm(x)
+            cancels = self._whole * norm(y) > (CANCELS if rows <= parameters else TALL) * norm(x)
             # Not a loop of no turns or some: XLA would turn the factor round for it in any case.
             again = lambda x: self._turn(inverse, r, x, gram.refinements + 1)
             return jax.lax.cond(cancels, again, lambda x: x, x)
-
-        def resolved(part, r):
-            # Along eigenvectors that are rounding y is r/λ, and its rounding may be all that Aᵀy
-            # keeps of it: they are left out. A singular value may hide there. Aᵀ shows it, and
-            # along what it shows the step is that of steepest descent; no step is left over in
-            # the end.
-            eps = float(jnp.finfo(r.dtype).eps)
-
-            def turn(_, state):
-                rest = self._rest(r, state[0])
-                image = mv(rest)
-                hidden = image - part.project(image)
-                w = rmv(hidden)
-                size, rounding = norm(w), eps * whole * norm(hidden)
-                w = w - rmv(part.inverse(mv(w)))
-                rate = jnp.vdot(w, rest) / (norm(mv(w)) ** 2 + gram.damping * norm(w) ** 2)
-                left = jnp.where(size > UNDECIDED * rounding, rate * w, 0.0)
-                step = jnp.where(size > HIDDEN * rounding, left, 0.0)
-                return state[0] + rmv(part.inverse(part.inverse(image))) + step, norm(left)
-
-            start = (rmv(self._refined(part.inverse, r)), jnp.zeros((), r.dtype))
-            x, last = jax.lax.fori_loop(0, TURNS, turn, start)
-            return jnp.where(last <= eps**0.5 * norm(x), x, jnp.nan)
 
         def woodbury(inverse, part, g):
             once = lambda g: (g - rmv(inverse(mv(g)))) / gram.damping
@@ -143,10 +119,42 @@ class DualFactors(AbstractSymmetricFactors):
         def how(inverse, part):
             x = jnp.zeros(self.scaled.rows.shape[1], gram.damping.dtype)
             if r is not None:
-                x = lifted(inverse, r) if part is None else resolved(part, r)
+                x = lifted(inverse, r) if part is None else self._resolved(part, r)
             return x if g is None else x + skip_zero(lambda g: woodbury(inverse, part, g), g)
 
         return gram.solve(how)
+
+    @property
+    def _whole(self) -> Scalar:
+        """The size of K before anything was taken off it."""
+        return self.gram.size + self.scaled.removed
+
+    def _resolved(self, part, r: Array) -> Flat:
+        """Return Aᵀ(K + λ)⁻¹ r without eigenvectors that are rounding.
+
+        Along those y is r/λ, and its rounding may be all that Aᵀy keeps of it. A singular value may
+        hide there. Aᵀ shows it, and along what it shows the step is that of steepest descent; no
+        step is left over in the end.
+        """
+        gram, mv, rmv = self.gram, self.scaled.mv, self.scaled.rmv
+        assert isinstance(gram, Damped)
+        eps = float(jnp.finfo(r.dtype).eps)
+
+        def turn(_, state):
+            rest = self._rest(r, state[0])
+            image = mv(rest)
+            hidden = image - part.project(image)
+            w = rmv(hidden)
+            size, rounding = norm(w), eps * self._whole * norm(hidden)
+            w = w - rmv(part.inverse(mv(w)))
+            rate = jnp.vdot(w, rest) / (norm(mv(w)) ** 2 + gram.damping * norm(w) ** 2)
+            left = jnp.where(size > UNDECIDED * rounding, rate * w, 0.0)
+            step = jnp.where(size > HIDDEN * rounding, left, 0.0)
+            return state[0] + rmv(part.inverse(part.inverse(image))) + step, norm(left)
+
+        start = (rmv(self._refined(part.inverse, r)), jnp.zeros((), r.dtype))
+        x, last = jax.lax.fori_loop(0, TURNS, turn, start)
+        return jnp.where(last <= eps**0.5 * norm(x), x, jnp.nan)
 
     def _rest(self, r: Array, x: Flat) -> Flat:
         """Return Aᵀ(r - Ax) - λx."""

@@ -153,6 +153,7 @@ def plan(
     *,
     inverse: AbstractInverse | None = None,
     solver: AbstractSolver | None = None,
+    step: Any = None,
     memory: int | None = None,
 ) -> Plan:
     """Return what a natural gradient would cost, from shapes alone; nothing is compiled.
@@ -164,6 +165,8 @@ def plan(
     - `problem`, `params`, `batch`: as for `natural_gradient`; only their shapes are used.
     - `inverse`: which generalised inverse; defaults to `MoorePenrose()`.
     - `solver`: how; defaults to `solver.Auto()`.
+    - `step`: a step rule, for the factorisation of a step of an optimiser: one that damps
+        (`LevenbergMarquardt`) factorises otherwise. Its trials are not counted.
     - `memory`: the bytes that may be taken above the model and one gradient; defaults to what
         `Auto` allows.
     """
@@ -175,6 +178,7 @@ def plan(
     limit = getattr(solver, "memory", Auto().memory) if memory is None else memory
     strategy = Strategy(inverse, solver)
     setting, inverse = _setting(problem, params, batch, strategy), strategy.inverse
+    inverse = _of_rule(step, problem, inverse, setting.dtype)
     chosen, reason = strategy.solver, "Asked for."
     if isinstance(chosen, Auto):
         chosen, reason = chosen.choose(setting, inverse)
@@ -196,6 +200,21 @@ def plan(
         leaves=_leaves(setting, isinstance(chosen, Primal), params),
         devices=setting.devices,
     )
+
+
+def _of_rule(step: Any, problem: Any, inverse: AbstractInverse, dtype: Any) -> AbstractInverse:
+    """Return what an optimiser with this step rule factorises with; a number is a fixed rate."""
+    if step is None or (eqx.is_array_like(step) and not isinstance(step, bool)):
+        return inverse
+    if not hasattr(step, "least_damping"):
+        raise ValueError(
+            "plan(step=...): step must be one of pullback.step, e.g. "
+            f"step=pullback.step.LevenbergMarquardt(), or a number, got {step!r}."
+        )
+    rule: Any = step
+    rule.check(problem, inverse)
+    inverse, least = rule.factorises(inverse), rule.least_damping(rule.init(dtype))
+    return inverse if least is None else inverse.damped_from(least)
 
 
 def _setting(problem: Any, params: Params, batch: Any, strategy: Strategy) -> Setting:
