@@ -342,7 +342,7 @@ def test_an_inverse_that_inverts_another_function_is_refused():
 
 
 def test_a_damped_newton_step_of_a_model_that_mixes_samples_needs_the_declaration():
-    model = lambda p, x: (x - jnp.mean(x, axis=0, keepdims=True) * p[:1]) @ p
+    model = lambda p, x: (x - jnp.mean(x, axis=0, keepdims=True) * p[0]) @ p
     loss = lambda z, y: (z - y) ** 2 / 2
     start, batch = jnp.asarray([1.0, 0.5, -0.5]), (X, LABELS)
     step = lambda problem: pb.damped_newton_step(problem, start, batch, weight=1e3, throw=False)
