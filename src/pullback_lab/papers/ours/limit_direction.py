@@ -117,7 +117,9 @@ def _order(x: np.ndarray, y: np.ndarray, start: np.ndarray, v: np.ndarray) -> fl
     slack = y * (x @ v) - 1
     late = max(640.0, 20 / np.min(slack[slack > ACTIVE]))
     # In closed form: the loss underflows at such times.
-    flow = lambda t: np.asarray(Logistic().flow(jnp.asarray(start), jnp.asarray(x), y, t)) / t
+    flow = lambda t: (
+        np.asarray(Logistic().flow(jnp.asarray(start), jnp.asarray(x), jnp.asarray(y), t)) / t
+    )
     return float(np.log2(distance(flow(late), v) / distance(flow(2 * late), v)))
 
 
