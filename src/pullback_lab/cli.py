@@ -95,7 +95,8 @@ def keys(
     """Run claims, at quick sizes, from other random keys: do the verdicts depend on the key?
 
     Finished results are kept in the folder; after Ctrl-C the same command resumes the run. The
-    table is printed and written to keys.md. The exit code is 130 after Ctrl-C.
+    table is printed and written to keys.md. The exit code is 1 if 20 keys give fewer verdicts on
+    record than a claim says, 130 after Ctrl-C.
     """
     chosen = _known(names or [])
     _check_writable(out)
@@ -112,6 +113,9 @@ def keys(
     typer.echo(f"Table: {path}")
     if not varied.complete:
         raise typer.Exit(130)
+    if varied.fewer:
+        typer.echo(f"Fewer verdicts on record than the claim says: {', '.join(varied.fewer)}.")
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -5,6 +5,7 @@ registry is complete and without duplicates.
 import importlib
 import pickle
 import pkgutil
+import re
 import sys
 import types
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import pullback_lab.papers
 from pullback_lab.papers import (
+    KEYS,
     MODULES,
     REGISTRY,
     SOURCES,
@@ -91,6 +93,17 @@ def test_what_a_claim_says_about_itself(name):
     assert bool(claim.correction) == (claim.verdict is Verdict.CORRECTED)
     assert bool(claim.quotation) == (claim.source != "ours" and name not in FORMULAS_ONLY)
     assert not claim.remark or claim.verdict is Verdict.HOLDS
+
+
+def test_the_table_of_other_keys_has_what_the_claims_say():
+    """docs/claims.md has a run of `pullback keys`; a claim says how many keys give its verdict."""
+    text = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+    table = text.split("## Other random keys")[1]
+    cells = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    assert {row[2] for row in cells} == {str(KEYS)}
+    counted = {row[0].strip("| `"): int(row[3].split(";")[0]) for row in cells}
+    fixed = re.findall("`([^`]+)`", table.split("The same from every key:")[1])
+    assert counted | dict.fromkeys(fixed, KEYS) == {c.name: c.keys for c in REGISTRY.values()}
 
 
 def test_every_claim_file_is_registered():

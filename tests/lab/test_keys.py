@@ -37,6 +37,14 @@ def test_shares_of_keys_and_claims_that_do_not_depend_on_them(keys, tmp_path):
     assert (tmp_path / "good.runs").read_text() == "xx"
 
 
+def test_a_claim_that_says_more_than_its_keys_give(keys, tmp_path, monkeypatch):
+    done = keys("chancy", "wrong", "--count", "20")
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1].endswith("than the claim says: chancy.")
+    # Other keys than those that the claim speaks of decide nothing.
+    assert keys("chancy", "--count", "19").exit_code == 0
+
+
 def test_unknown_names_and_too_few_keys(keys):
     assert keys("god").exit_code == 2
     assert keys("good", "--count", "1").exit_code == 2

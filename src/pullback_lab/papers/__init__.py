@@ -1,5 +1,6 @@
 """What the sources of this library claim, measured. One folder per source, one file per claim."""
 
+from ._claim import KEYS as KEYS
 from ._claim import SOURCES as SOURCES
 from ._claim import Budget as Budget
 from ._claim import Claim as Claim

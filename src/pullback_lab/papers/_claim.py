@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
 
+KEYS = 20
+"""The number of random keys, besides the one on record, from which every claim was run."""
+
+
 class Verdict(enum.Enum):
     """The outcome of a claim."""
 
@@ -103,6 +107,8 @@ class Claim:
     - `draw`: draws `Measured.data` as read back from disk (tuples become lists); the first
         paragraph of its docstring is the figure's alt text. `None` if there is nothing to draw.
     - `key_number`: the label of the row shown in a summary; defaults to the first row.
+    - `keys`: how many of the random keys 1 to `KEYS` give the verdict on record at quick size;
+        `pullback keys` counts them. The default is all.
     """
 
     name: str
@@ -117,6 +123,7 @@ class Claim:
     remark: str = ""
     draw: Callable[[Mapping[str, Any]], Any] | None = None
     key_number: str = ""
+    keys: int = KEYS
 
     def __post_init__(self) -> None:
         if (self.stands is None) == (self.verdict is Verdict.CORRECTED):
@@ -124,6 +131,10 @@ class Claim:
                 f"the claim {self.name!r}: `stands` says whether the conclusion survives the "
                 f"correction, and is given if, and only if, the verdict is "
                 f"{Verdict.CORRECTED.value!r}."
+            )
+        if not 0 <= self.keys <= KEYS:
+            raise ValueError(
+                f"the claim {self.name!r}: `keys` counts keys out of {KEYS}, got {self.keys}."
             )
 
     def measure(self, budget: Budget = Budget()) -> Measured:  # noqa: B008 (a tuple of numbers)

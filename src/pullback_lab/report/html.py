@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from ..papers import SOURCES, Budget, Role, Row, Verdict
+from ..papers import KEYS, SOURCES, Budget, Role, Row, Verdict
 from .derivation import to_html
 from .format import format_bound, format_number, format_outcome, format_row
 from .report import Report
@@ -175,6 +175,11 @@ def _section(result: Result, folder: Path) -> str:
         correction = f'<p class="correction"><b>Correction.</b> {text}</p>\n'
     if result.remark:
         correction += f"<p><b>Remark.</b> {escape(result.remark)}</p>\n"
+    if result.keys < KEYS:
+        correction += (
+            f"<p><b>Other random keys.</b> {result.keys} of {KEYS} give this verdict at quick "
+            "size.</p>\n"
+        )
     quotation = f"<p><q>{escape(result.quotation)}</q></p>\n" if result.quotation else ""
     error = ""
     if result.error is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..papers import Budget, Claim
+from ..papers import KEYS, Budget, Claim
 from .files import remove_leftovers
 from .format import format_number
 from .result import Result
@@ -31,6 +31,17 @@ class Varied(NamedTuple):
     """Name -> one result a key; two where the key does not matter."""
     count: int
     complete: bool
+
+    @property
+    def fewer(self) -> list[str]:
+        """The claims with fewer verdicts on record than they say, if these keys can decide it."""
+        if self.count != KEYS or not self.complete:
+            return []
+        return [
+            name
+            for name, found in self.results.items()
+            if not same(found) and sum(result.agrees for result in found) < found[0].keys
+        ]
 
     def table(self) -> str:
         """A table in Markdown, claims whose verdict depends on the key first."""

@@ -61,6 +61,7 @@ def describe(
         correction=claim.correction,
         stands=claim.stands,
         remark=claim.remark,
+        keys=claim.keys,
         recorded=claim.verdict,
         rows=rows,
         verdict=verdict,

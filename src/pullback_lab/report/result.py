@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..papers import Role, Row, Verdict
+from ..papers import KEYS, Role, Row, Verdict
 from .files import remove, write_whole
 
 
@@ -43,6 +43,8 @@ class Result:
     quotation: str = ""
     stands: bool | None = None
     remark: str = ""
+    keys: int = KEYS
+    """How many of the other random keys give the verdict on record, as the claim says."""
     derivation: str = ""
     """The docstring of its module, Markdown with formulas."""
     code: str = ""

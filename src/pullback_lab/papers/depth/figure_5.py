@@ -227,6 +227,7 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
+    keys=19,
     remark=(
         "This is the shortest natural gradient, two factors and steps of 0.003. The split formula "
         "of the source and longer steps do not complete the matrix either, but they can diverge or "

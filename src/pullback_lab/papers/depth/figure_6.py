@@ -131,6 +131,7 @@ CLAIM = Claim(
     verdict=Verdict.CORRECTED,
     stands=False,
     run=run,
+    keys=19,
     correction=(
         "NGD with the Moore-Penrose inverse is not at chance for N < D: it has the accuracy of "
         "least squares, and falls to chance only at N = D. Once its flow is followed to the end, "

@@ -221,6 +221,7 @@ CLAIM = Claim(
     verdict=Verdict.CORRECTED,
     stands=True,
     run=run,
+    keys=18,
     correction=(
         "No setting completes the matrix, as stated. The trivial optimum is reached by the "
         "shortest natural gradient in small steps. The split formula diverges or ends elsewhere in "

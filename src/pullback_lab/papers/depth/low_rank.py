@@ -152,6 +152,7 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
+    keys=18,
     draw=draw,
     remark=(
         "The initial weights must be small. At depth 2 and from entries of 1e-3 of the initial "

@@ -134,7 +134,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         at_least(
             "the empirical Fisher matrix is another one: relative difference",
             distance(empirical, true),
-            0.5,
+            0.1,
         ),
         equals(
             "its rank is the number of samples at most; below that of the true one by",

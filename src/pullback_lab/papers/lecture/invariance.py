@@ -27,6 +27,10 @@ from .._numbers import distance, generator
 
 INPUTS = jnp.asarray(np.random.default_rng(4).standard_normal((10, 2)))
 TARGETS = jnp.sin(2 * INPUTS[:, 0])
+STARTS = 5
+"""Random parameters and changes of parameters. At a point where the second-order difference nearly
+vanishes the order in a step is not 2 yet, so the median is judged."""
+NATURAL = ("natural, 8 weights", "natural, 24 weights")
 
 
 def network(params: Float[Array, " P"], x: Float[Array, "N 2"]) -> Float[Array, " N"]:
@@ -49,41 +53,53 @@ def plain(problem: pb.Composite, params: Any, batch: Any) -> Any:
 
 
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
-    """A nonlinear change of parameters of a network with more parameters than samples, and of one
+    """Nonlinear changes of parameters of networks with more parameters than samples, and of some
     with fewer.
     """
     rng = generator(key)
-    found = {}
+    found: dict[str, list[pb.Invariance]] = {}
     for name, hidden, method in (
         ("natural, 8 weights", 2, None),
         ("natural, 24 weights", 6, None),
         ("plain gradient, 8 weights", 2, plain),
     ):
-        params = jnp.asarray(rng.standard_normal(4 * hidden))
-        f = pb.random_reparametrisation(params, key)
-        found[name] = pb.check_invariance(
-            PROBLEM, params, BATCH, reparametrisation=f, method=method, counts=()
-        )
-    rows = [
-        at_most(
-            f"{name}: order of the difference of one step, |order - 2|", abs(one.order - 2), 0.1
-        )
-        for name, one in found.items()
-    ][:2]
-    rows += [
-        at_most(f"{name}: directions on the model differ by", one.model, 1e-9)
-        for name, one in found.items()
-    ][:2]
-    rows.append(
-        at_most(
-            "plain gradient: |order - 1|",
-            abs(found["plain gradient, 8 weights"].order - 1),
-            0.1,
-            Role.CONTROL,
-        )
-    )
+        found[name] = []
+        for start in range(STARTS):
+            params = jnp.asarray(rng.standard_normal(4 * hidden))
+            f = pb.random_reparametrisation(params, jax.random.fold_in(key, start))
+            found[name].append(
+                pb.check_invariance(
+                    PROBLEM, params, BATCH, reparametrisation=f, method=method, counts=()
+                )
+            )
+    off = lambda name, order: np.median([abs(one.order - order) for one in found[name]])
+    median = f"median of {STARTS} starts"
     return Measured(
-        tuple(rows), {name: np.stack([one.steps, one.discrepancies]) for name, one in found.items()}
+        (
+            *(
+                at_most(
+                    f"{name}: order of the difference of one step, |order - 2|, {median}",
+                    off(name, 2),
+                    0.1,
+                )
+                for name in NATURAL
+            ),
+            *(
+                at_most(
+                    f"{name}: directions on the model differ by, largest",
+                    max(one.model for one in found[name]),
+                    1e-9,
+                )
+                for name in NATURAL
+            ),
+            at_most(
+                f"plain gradient: |order - 1|, {median}",
+                off("plain gradient, 8 weights", 1),
+                0.1,
+                Role.CONTROL,
+            ),
+        ),
+        {name: np.stack([all_[0].steps, all_[0].discrepancies]) for name, all_ in found.items()},
     )
 
 

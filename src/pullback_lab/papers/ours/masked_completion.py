@@ -211,5 +211,6 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
+    keys=19,
     draw=draw,
 )
