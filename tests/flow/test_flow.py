@@ -128,6 +128,30 @@ def test_a_flow_that_amplifies_its_errors_stops_before_they_show(solver):
         pb.flow(LOGISTIC, jnp.zeros(2), (x, jnp.ones(4)), **options)
 
 
+TIES = {
+    # Rows with their labels. The limit of the first two is decided by rows that vanish in the
+    # heaviest, that of the third by rows on three levels.
+    "symmetric": [(1, 0), (3, 1), (3, -1)],
+    "every row twice": [(1, 0), (3, 2), (2, -1), (4, -1)] * 2,
+    "three of four tied": [(1, 0), (2, 1), (2, 1), (3, -1), (1, -1)],
+    "an active row without a multiplier": [(1, 0), (1, 1), (1, -1)],
+}
+
+
+@pytest.mark.parametrize(
+    "rows", [pytest.param(rows, marks=pytest.mark.slow) for rows in TIES.values()], ids=list(TIES)
+)
+def test_ties_stop_a_flow_or_leave_it_right(rows):
+    x = jnp.asarray(rows, float)
+    labels = jnp.ones(len(rows))
+    kind = pb.NaturalFlow(solver=pb.solver.SVD())
+    sol = pb.flow(LOGISTIC, jnp.zeros(2), (x, labels), t1=60.0, kind=kind, throw=False)
+    assert sol.result in (pb.RESULTS.successful, pb.RESULTS.flow_unstable)
+    assert float(sol.t) == 60 if sol.result == pb.RESULTS.successful else float(sol.t) > 5
+    right = pb.linear.Logistic().flow(jnp.zeros(2), x, labels, float(sol.t))
+    assert np.allclose(sol.params, right, rtol=1e-3, atol=1e-3)
+
+
 def test_a_loose_tolerance_is_no_reason_to_stop():
     """Spread by less than a hundred: the curve is as accurate as it was asked to be."""
     x = jnp.asarray([[1.0, 0.2], [0.5, 1.0], [-0.3, 1.0]])

@@ -248,3 +248,7 @@ def test_the_readme_counts_the_verdicts_on_record():
             assert f"| `{source}` | {len(own)} | {counts} |" in text, (
                 f"README.md must say | `{source}` | {len(own)} | {counts} |"
             )
+    stands = [claim.stands for claim in REGISTRY.values() if claim.stands is not None]
+    words = f"Of the {len(stands)} claims with a correction, the conclusion that the source draws "
+    words += f"stands in {sum(stands)} and changes in {len(stands) - sum(stands)}."
+    assert words in " ".join(text.split())

@@ -2,6 +2,7 @@
 lead somewhere, both themes, wide and narrow.
 """
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, Browser
 
+from pullback_lab import papers
 from pullback_lab.papers import Budget, Claim, Measured, Role, Verdict, at_most
 from pullback_lab.report import Report
 from pullback_lab.report.html import page
@@ -104,6 +106,15 @@ def test_the_page_is_escaped_and_asks_the_network_for_nothing(text):
     assert text.count("<figcaption>A wide picture of a line that goes up.</figcaption>") == 10
     assert "Reduced sizes." in text and text.count("What is behind it") == 11
     assert "<h2>Errata</h2>" in text and '<a href="#broken">nowhere</a>: It should not.' in text
+
+
+def test_the_code_of_a_claim_is_on_its_page(tmp_path):
+    code = papers.REGISTRY["peak"].run.__module__
+    result = dataclasses.replace(perform(CLAIMS[0], Budget())[0], code=code)
+    report = Report((result,), (result.name,), (), Budget(), "2026-01-01 00:00 UTC", versions())
+    text = page(report, tmp_path)
+    assert "Code: <code>pullback_lab.papers.ours.peak</code>" in text
+    assert "def run(budget: Budget, key: PRNGKeyArray) -&gt; Measured:" in text
 
 
 def test_the_page_says_what_was_run_and_how_to_run_it_again(text):

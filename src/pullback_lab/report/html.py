@@ -5,11 +5,13 @@ dark as the reader prefers, and readable on narrow and wide screens.
 """
 
 import base64
+import importlib.util
 import struct
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+from .. import papers
 from ..papers import KEYS, SOURCES, Budget, Role, Row, Verdict
 from .derivation import to_html
 from .format import format_bound, format_number, format_outcome, format_row
@@ -63,7 +65,7 @@ def page(report: Report, folder: Path) -> str:
 <h1>{TITLE}</h1>
 <p class="soft">{INTRODUCTION}</p>
 <p class="sum {tone}">{escape(report.sentence)}</p>
-{_sizes(report)}{_counts(report.results)}
+{_sizes(report)}{_counts(report)}
 {missing}<nav aria-label="Summary" id="summary">
 {_summary(report.results)}</nav>
 <main>
@@ -113,13 +115,11 @@ def _errata(results: Iterable[Result]) -> str:
     return f'<section id="errata"><h2>Errata</h2>\n{"".join(parts)}</section>\n' if parts else ""
 
 
-def _counts(results: tuple[Result, ...]) -> str:
+def _counts(report: Report) -> str:
     """The number of claims per verdict."""
-    items = [(v.value, TONES[v], sum(r.verdict is v for r in results)) for v in Verdict]
-    items.append(("no verdict", "bad", sum(r.verdict is None for r in results)))
     chips = "".join(
-        f'<li class="{tone}"><b>{count}</b>{escape(name)}</li>'
-        for name, tone, count in items
+        f'<li class="{TONES[verdict] if verdict else "bad"}"><b>{count}</b>{escape(words)}</li>'
+        for words, verdict, count in report.counts
         if count
     )
     return f'<ul class="counts" aria-label="Verdicts">{chips}</ul>'
@@ -191,14 +191,14 @@ def _section(result: Result, folder: Path) -> str:
     budget = Budget(bool(result.stamp.get("full")), result.stamp.get("seeds", 1))
     command = f"pullback reproduce {result.name} --budget {budget.label} --seeds {budget.seeds}"
     made = (
-        f"<code>{escape(command)}</code> · {result.seconds:.1f} s · {escape(result.date)} · code: "
-        f'<code>{escape(result.code)}</code> · <a href="#summary">summary</a>'
+        f"<code>{escape(command)}</code> · {result.seconds:.1f} s · {escape(result.date)} · "
+        '<a href="#summary">summary</a>'
     )
     return f"""<section class="claim" id="{escape(result.name, quote=True)}">
 <header><h3>{escape(result.name)}</h3>{_badge(result)}</header>
 <p class="soft">{escape(result.place)}</p>
 {quotation}<p>{escape(result.statement)}</p>
-{correction}{_figure(result, folder)}{tables}{_derivation(result)}{error}<p class="soft">{made}</p>
+{correction}{_figure(result, folder)}{tables}{_derivation(result)}{_code(result)}{error}<p class="soft">{made}</p>
 </section>
 """
 
@@ -209,6 +209,17 @@ def _derivation(result: Result) -> str:
         return ""
     inside = to_html(result.derivation)
     return f"<details><summary>What is behind it</summary>\n{inside}</details>\n"
+
+
+def _code(result: Result) -> str:
+    """The module that measures a claim, folded."""
+    ours = result.code.startswith(f"{papers.__name__}.")
+    module = importlib.util.find_spec(result.code) if ours else None
+    if module is None or module.origin is None:
+        return ""
+    text = escape(Path(module.origin).read_text(encoding="utf-8"))
+    name = escape(result.code)
+    return f"<details><summary>Code: <code>{name}</code></summary>\n<pre>{text}</pre></details>\n"
 
 
 def _badge(result: Result) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..papers import SOURCES, Verdict
+from ..papers import SOURCES
 from .format import format_outcome, format_row
 from .report import Report
 from .result import Result
@@ -13,7 +13,7 @@ HEAD = "| claim | where | verdict | what | measured |\n|---|---|---|---|---|\n"
 def summary(report: Report) -> str:
     """One table per source, with the command that made the report."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    counts = ", ".join(f"{sum(r.verdict is v for r in report.results)} {v.value}" for v in Verdict)
+    counts = ", ".join(f"{number} {words}" for words, verdict, number in report.counts if verdict)
     text = (
         f"`pullback reproduce --budget {report.budget.label} --seeds {report.budget.seeds}`, "
         f"{report.date}, {versions}.\n\n"

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from ..papers import Budget
+from ..papers import Budget, Verdict
 from .result import Result
 
 
@@ -57,6 +57,21 @@ class Report:
             unfinished = len(self.chosen) - len(finished)
             text += f" Interrupted: {unfinished} of {len(self.chosen)} were not finished."
         return text
+
+    @property
+    def counts(self) -> list[tuple[str, Verdict | None, int]]:
+        """The number of claims per verdict, in words, without a verdict last; of those with a
+        correction, how many leave the conclusion of the source standing.
+        """
+        numbers: list[tuple[str, Verdict | None, int]] = []
+        for verdict in (*Verdict, None):
+            own = [result for result in self.results if result.verdict is verdict]
+            words = "no verdict" if verdict is None else verdict.value
+            if verdict is Verdict.CORRECTED and own:
+                stand = sum(result.stands is not False for result in own)
+                words += f" (the conclusion stands in {stand}, changes in {len(own) - stand})"
+            numbers.append((words, verdict, len(own)))
+        return numbers
 
     def json(self) -> str:
         """The report as JSON, without the data of the figures."""

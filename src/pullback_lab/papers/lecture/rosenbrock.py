@@ -129,8 +129,10 @@ def paths() -> dict[str, np.ndarray]:
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """Paths from (-1.2, 1), left on the parameters, right on the outputs: gradient descent crawls
-    along the valley, the others go straight on the outputs.
+    """Paths from (-1.2, 1), left on the parameters, right on the outputs. Proximal steps (marks of
+    their own on one line) and descent on the outputs go straight on the outputs. The natural
+    gradient is that to first order in the step only, and bends, as damped Newton does; gradient
+    descent crawls along the valley.
     """
     return pb.plot.spaces(PROBLEM, data["paths"], markers=True)[0]
 

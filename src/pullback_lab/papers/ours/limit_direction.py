@@ -14,7 +14,8 @@ a linear program. It is invariant under invertible maps of the data, as Theorem 
 \(\beta_0 = 0\) all \(q_i\) are equal; for \(N \le D\) all constraints are active and it is the
 interpolant of the labels. It need not be the largest \(\ell_2\) margin, though on small random sets
 it often is near. The flow gets there like \(1/t\), once \(t\) is large against the inverse of the
-least slack \(\tilde x_i\cdot v - 1\) of the other samples: these leave \(\beta_t/t - v\) a term
+least slack \(\tilde x_i\cdot v - 1\) of the other samples: \(\beta_t = tv + d + o(1)\) with
+\(d = -\tilde X_A^{-1}\log a\) for the active rows and their multipliers. The other samples leave \(\beta_t/t - v\) a term
 \(e^{-t\,\text{slack}}\), and the order is measured where it is \(e^{-20}\).
 
 If the program has several optima, the flow still has a limit, the lexicographic one: among the
@@ -55,6 +56,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     errors = []
     cosines = []
     orders = []
+    constants = []
     invariance = []
     others = []
     for i in range(count):
@@ -66,6 +68,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         errors.append([distance(b / t, v) for b, t in zip(beta, TIMES, strict=True)])
         cosines.append(cosine(beta[-1], v))
         orders.append(_order(x, y, start, v))
+        constants.append(_constant(x, y, start, v))
         a = rng.standard_normal((COLUMNS, COLUMNS)) + np.eye(COLUMNS)
         moved = limit(x @ a.T, y, np.linalg.solve(a.T, start))
         invariance.append(distance(a.T @ moved, v))
@@ -81,6 +84,11 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         at_most(
             "order in 1/t from t to 2t, t = max(640, 20 / least slack), is 1: largest difference",
             np.abs(np.array(orders) - 1).max(),
+            1e-6,
+        ),
+        at_most(
+            "the constant: β_t - tv at that t against -X_A⁻¹ log a, a the multipliers: largest",
+            max(constants),
             1e-6,
         ),
         at_most("the program is invariant, Aᵀv(XAᵀ) = v(X)", max(invariance), 1e-8),
@@ -114,13 +122,31 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def _order(x: np.ndarray, y: np.ndarray, start: np.ndarray, v: np.ndarray) -> float:
     """The order of the error in 1/t, once the samples that are not active count no more."""
-    slack = y * (x @ v) - 1
-    late = max(640.0, 20 / np.min(slack[slack > ACTIVE]))
-    # In closed form: the loss underflows at such times.
-    flow = lambda t: (
-        np.asarray(Logistic().flow(jnp.asarray(start), jnp.asarray(x), jnp.asarray(y), t)) / t
+    late = _late(x, y, v)
+    error = lambda t: distance(_flow(x, y, start, t) / t, v)
+    return float(np.log2(error(late) / error(2 * late)))
+
+
+def _constant(x: np.ndarray, y: np.ndarray, start: np.ndarray, v: np.ndarray) -> float:
+    """How far β_t - tv is from its limit d = -X_A⁻¹ log a, relative to it: a solves X_Aᵀ a = c."""
+    signed = y[:, None] * x
+    active = signed[signed @ v - 1 <= ACTIVE]
+    multipliers = np.linalg.solve(active.T, signed.T @ phi(-signed @ start))
+    late = _late(x, y, v)
+    return distance(
+        _flow(x, y, start, late) - late * v, -np.linalg.solve(active, np.log(multipliers))
     )
-    return float(np.log2(distance(flow(late), v) / distance(flow(2 * late), v)))
+
+
+def _late(x: np.ndarray, y: np.ndarray, v: np.ndarray) -> float:
+    """A time at which samples that are not active weigh less than e⁻²⁰ of the others."""
+    slack = y * (x @ v) - 1
+    return max(640.0, 20 / np.min(slack[slack > ACTIVE]))
+
+
+def _flow(x: np.ndarray, y: np.ndarray, start: np.ndarray, t: float) -> np.ndarray:
+    """The natural flow in closed form: the loss underflows at such times."""
+    return np.asarray(Logistic().flow(jnp.asarray(start), jnp.asarray(x), jnp.asarray(y), t))
 
 
 def _other() -> float:

@@ -35,6 +35,9 @@ from ..depth._logistic import (
 from ..depth.diagonal_network import jacobian
 
 TIMES = np.linspace(0.0, 15.0, 16)
+MIDDLE = 3
+"""The index of the time at which one step is compared."""
+LENGTH = 0.3
 
 
 def hessian_of(problem: pb.Composite, params: Array, data: tuple[Array, Array]) -> Array:
@@ -47,6 +50,21 @@ def hessian_of(problem: pb.Composite, params: Array, data: tuple[Array, Array]) 
     return jax.jit(jax.hessian(value))(params.ravel())
 
 
+def central_step(x: np.ndarray, y: np.ndarray, start: np.ndarray, beta: np.ndarray) -> float:
+    """The difference of a natural gradient step at a point of the flow and a Newton step of the
+    convex problem of a later point, with derivatives by automatic differentiation.
+    """
+    later = (1 - LENGTH) * np.exp(-TIMES[MIDDLE])
+    signed = jnp.asarray(y[:, None] * x)
+    loss = lambda b: jnp.mean(jax.nn.softplus(-signed @ b))
+    tilt = later * jax.grad(loss)(jnp.asarray(start))
+    problem = lambda b: loss(b) - tilt @ b
+    point = jnp.asarray(beta)
+    newton = np.linalg.solve(jax.hessian(problem)(point), jax.grad(problem)(point))
+    natural = pb.natural_gradient(LINEAR, point, batch(x, y)).vector
+    return distance(LENGTH * np.asarray(natural), newton)
+
+
 def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     """The natural flow, the Newton flow and the convex problem."""
     rng = generator(key)
@@ -54,6 +72,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
     decay = []
     newton = []
     convex = []
+    central = []
     deep = []
     for _ in range(budget.seeds):
         x, y = separable(rng, *TALL)
@@ -73,6 +92,7 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         newton.append(
             distance(follow(LINEAR, jnp.asarray(start), x, y, TIMES, pb.NewtonFlow()), beta)
         )
+        central.append(central_step(x, y, start, beta[MIDDLE]))
         convex.append(distance(newton_flow(x, y, start, TIMES[-1]), beta[-1]))
         w = rng.standard_normal((2, 4))
         j = jacobian(w)
@@ -83,6 +103,12 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
         at_most("∇L(β_t) = e^-t ∇L(β₀), t ≤ 15: relative error", max(decay), 1e-6),
         at_most("natural and Newton flow of the library", max(newton), 1e-7),
         at_most("the flow at t = 15 against one convex problem", max(convex), 1e-7),
+        at_most(
+            f"a natural gradient step of {LENGTH} on the flow at t = {TIMES[MIDDLE]:g} is a full "
+            f"Newton step of the problem with {1 - LENGTH:g} e^-t in place of e^-t, relative error",
+            max(central),
+            1e-6,
+        ),
         at_least(
             "control: for two diagonal layers Fisher matrix and Hessian differ by",
             min(deep),

@@ -118,18 +118,21 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def draw(data: Mapping[str, Any]) -> Any:
     """Accuracy over N/D: means over seeds with twice their standard errors, and the formula for
-    large D. Both fall to chance at N = D.
+    large D. The two coincide for N < D, and both fall to chance at N = D.
     """
     drawing, axes = open_figure()
-    for name, colour, words in (
-        ("natural", "black", "natural gradient flow"),
-        ("least_squares", COLOURS[1], "least squares"),
+    # The two coincide for N < D: the natural flow is drawn wide, least squares on it.
+    for name, colour, words, width, mark in (
+        ("natural", "0.55", "natural gradient flow", 5.0, 11.0),
+        ("least_squares", COLOURS[1], "least squares", 1.5, 5.0),
     ):
         axes.errorbar(
             data["ratios"],
             data[name].mean(axis=1),
             yerr=2 * data[name].std(axis=1, ddof=1) / np.sqrt(data[name].shape[1]),
             marker="o",
+            markersize=mark,
+            linewidth=width,
             color=colour,
             capsize=2,
             label=words,
