@@ -239,6 +239,7 @@ CLAIMS = (
         ),
         verdict=Verdict.HOLDS,
         run=run,
+        keys=19,
         draw=draw,
     ),
     Claim(
