@@ -130,12 +130,15 @@ def _order(x: np.ndarray, y: np.ndarray, start: np.ndarray, v: np.ndarray) -> fl
 def _constant(x: np.ndarray, y: np.ndarray, start: np.ndarray, v: np.ndarray) -> float:
     """How far β_t - tv is from its limit d = -X_A⁻¹ log a, relative to it: a solves X_Aᵀ a = c."""
     signed = y[:, None] * x
-    active = signed[signed @ v - 1 <= ACTIVE]
+    active = signed[np.abs(signed @ v - 1) <= ACTIVE]
+    if len(active) != v.size:
+        return np.inf  # not a vertex
     multipliers = np.linalg.solve(active.T, signed.T @ phi(-signed @ start))
+    if min(multipliers) <= 0:
+        return np.inf  # not an optimum
     late = _late(x, y, v)
-    return distance(
-        _flow(x, y, start, late) - late * v, -np.linalg.solve(active, np.log(multipliers))
-    )
+    d = -np.linalg.solve(active, np.log(multipliers))
+    return distance(_flow(x, y, start, late) - late * v, d)
 
 
 def _late(x: np.ndarray, y: np.ndarray, v: np.ndarray) -> float:
