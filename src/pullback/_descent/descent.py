@@ -286,6 +286,8 @@ def _step(
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
     # A model that mixes samples shows it in the first step.
     stats, result = solved.judge(check_samples=state.count == 0)
+    if memory is not None:
+        result = memory.judged(result, opt.problem, sub.evaluation)
     fresh = sub.evaluation.linear.state
     if opt.problem.stateful:
         spoilt = among(result, USABLE) & is_spoilt(params, fresh)
