@@ -48,7 +48,7 @@ from ..inverse._base import AbstractInverse
 from ..momentum._base import AbstractMomentum, aimed, as_momentum, remember
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
-from ..step._base import AbstractStep, Move
+from ..step._base import AbstractStep, Move, first_state, proceed
 from ..step._fixed import Fixed
 from ..step._line_search import LineSearch
 from . import shown
@@ -174,7 +174,7 @@ class NaturalGradientDescent(HasLoss):
         if self.metric_memory is not None:
             metric = self.metric_memory.init(like.size, like.dtype)
         weights = None if self.weighting is None else getattr(self.problem, "scales", None)
-        rule = self.rule.init(like.dtype)
+        rule = first_state(self.rule, like.dtype)
         return DescentState(jnp.zeros((), jnp.int32), rule, memory, metric, weights)
 
     def step(
@@ -281,7 +281,7 @@ def _step(
         careful=careful,
     )
     sub = aimed(opt.momentum, sub, state.previous)
-    move, rule = opt.rule.step(sub, state.rule)
+    move, rule = proceed(opt.rule, sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
     # A model that mixes samples shows it in the first step.
