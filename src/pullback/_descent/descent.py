@@ -52,6 +52,7 @@ from ..step._base import AbstractStep, Move, first_state, proceed
 from ..step._fixed import Fixed
 from ..step._line_search import LineSearch
 from . import shown
+from .half import confined
 from .loss import HasLoss
 from .metric_memory import MetricMemory, as_memory, check_memory, updated
 from .record import SOLVERS, USABLE, DescentState, Record
@@ -275,7 +276,7 @@ def _step(
         opt.strategy,
         metric_batch,
         penalty=opt.penalty,
-        constraint=opt.constraint,
+        constraint=confined(opt.constraint, short),
         covector=None if gradient is None else like.ravel_covector(gradient),
         least=opt.rule.least_damping(state.rule),
         careful=careful,
@@ -295,9 +296,6 @@ def _step(
     failed = ~among(result, USABLE)
     # Made once: this point is compared, measured and returned. Trials have seen the old state.
     there = renewed(sub.point(move.displacement), fresh)
-    if short is not None:
-        # Leaves in half precision are computed with in float32, and may overflow in their own.
-        there = cast_like(cast_like(there, short), there)
     accepted = move.accepted & ~failed & all_finite(there)
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)
