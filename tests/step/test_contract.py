@@ -170,7 +170,7 @@ half = lambda sub, curve, state: (pb.step.move(sub, curve, 0.5), state)
         (None, lambda sub, curve, state: (state, state), "must return a Move and"),
         (
             None,
-            lambda sub, curve, state: (pb.step.move(sub, curve, jnp.full(curve.velocity.shape, 0.5)), 0),
+            lambda sub, curve, state: (pb.step.move(sub, curve, jnp.abs(curve.velocity)), state),
             r"`rate` of the Move must be of shape \(\), got",
         ),
         (

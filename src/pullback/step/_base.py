@@ -215,8 +215,8 @@ def proceed(rule: AbstractStep, sub: Subproblem, state: Any) -> tuple[Move, Any]
         wanted = flat if name in ("displacement", "direction", "solution") else ()
         if (found := jnp.shape(getattr(made[0], name))) != wanted:
             raise ValueError(
-                f"{owner}.step: `{name}` of the Move must be of shape {wanted}, got {found}. A rate "
-                "and a value are one number each."
+                f"{owner}.step: `{name}` of the Move must be of shape {wanted}, got {found}. A "
+                "rate and a value are one number each."
             )
     if (was := _described(state)) != (found := _described(made[1])):
         raise ValueError(
