@@ -145,6 +145,7 @@ def test_a_region_that_no_trial_fell_into_is_no_success(extend):
     close(state.rule, rule.radius / 4)
 
 
+@pytest.mark.filterwarnings("ignore:the last 20 steps were not taken")
 def test_a_run_that_has_converged_starts_again_on_other_samples():
     """At a minimum gains are rounding, which has nothing to say of the radius."""
     x = normal(8, 2, seed=1).astype(jnp.float32)

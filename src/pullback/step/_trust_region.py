@@ -169,7 +169,7 @@ class TrustRegion(AbstractStep):
         tried = eqx.tree_at(lambda m: m.accepted, tried, enough)
         whole = (search.inside >= limit) | (length == 0)
         slope = jnp.abs(tried.rate * sub.slope(curve.velocity))
-        unseen = slope <= jnp.finfo(dtype).eps * jnp.abs(sub.value)
+        unseen = ~outside & (slope <= jnp.finfo(dtype).eps * jnp.abs(sub.value))
         return tried, self._next(state, tried, whole, length.astype(state.dtype), unseen)
 
     def _next(
