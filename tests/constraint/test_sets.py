@@ -106,3 +106,35 @@ def test_arrays_that_are_no_points_are_refused_by_name(box, shape, match):
     for use in (box, box.slack):
         with pytest.raises(ValueError, match=match):
             use(params)
+
+
+@pytest.mark.parametrize(
+    ("far", "nearest"),
+    [
+        ([1e17, 0.0, 3.0], [1.0, 0.0, 0.0]),
+        ([-1e300, 1e300, -1e300], [0.0, 1.0, 0.0]),
+        ([-3e20, -3e20], [0.5, 0.5]),
+        ([1e20, 1e20, -1e20, 1e20], [1 / 3, 1 / 3, 0.0, 1 / 3]),
+    ],
+)
+def test_a_point_far_away_has_a_projection_on_the_simplex(far, nearest):
+    simplex = pb.constraint.Simplex()
+    found = simplex(jnp.asarray(far))
+    assert np.allclose(found, nearest, atol=1e-15) and float(simplex.slack(found)) >= 0
+    short = simplex(jnp.asarray([3e7, 0.0], jnp.float32))
+    assert short.dtype == jnp.float32 and np.array_equal(short, [1.0, 0.0])
+
+
+def test_a_projection_is_never_refused_for_its_rounding():
+    rng, cone = np.random.default_rng(0), pb.constraint.PositiveDefinite(0.01)
+    below = 0
+    for scale in (1e-6, 1.0, 1e9) * 10:
+        matrix = rng.standard_normal((4, 4))
+        inside = cone(jnp.asarray(scale * (matrix + matrix.T)))
+        cone.refuse(inside)
+        below += float(cone.slack(inside)) < 0
+    # Otherwise this shows nothing.
+    assert below > 5
+    for outside in (jnp.diag(jnp.asarray([1.0, 0.0099])), jnp.full((2, 2), jnp.nan)):
+        with pytest.raises(ValueError, match="Project it first"):
+            cone.refuse(outside)

@@ -221,3 +221,37 @@ def test_a_state_that_is_spoilt_is_not_taken_over():
     moved, _, record = opt.step(point, opt.init(point), (X, Y))
     assert record.result == pb.RESULTS.nonfinite_state and not bool(record.accepted)
     assert float(moved.state["mean"]) == 1.0
+
+
+def test_targets_that_the_likelihood_does_not_admit_are_refused():
+    for metric, y in (
+        (pb.metric.Poisson(), jnp.asarray([1.0, 2.0, -1.0])),
+        (pb.metric.Bernoulli(), jnp.asarray([1.0, 0.0, 5.0])),
+    ):
+        opt = pb.BlockDescent(pb.Composite(lambda p, x: x @ p["w"], metric=metric))
+        params = {"w": jnp.ones(3)}
+        same, _, record = opt.step(params, opt.init(params), (X[:3], y))
+        assert record.result == pb.RESULTS.bad_targets and not bool(record.accepted)
+        assert np.array_equal(same["w"], params["w"])
+
+
+def test_a_metric_that_overflows_does_not_stay_in_the_averages():
+    # The loss of a batch with inputs of 1e20 is finite in single precision, and its metric is not.
+    problem = pb.Composite(lambda p, x: x @ p["w"], lambda z, y: jnp.abs(z - y))
+    opt, params = pb.BlockDescent(problem), {"w": jnp.ones(3, jnp.float32)}
+    x, y = X.astype(jnp.float32), jnp.zeros(len(X), jnp.float32)
+    params, state, _ = opt.step(params, opt.init(params), (x, y))
+    same, after, record = opt.step(params, state, (1e20 * x, y))
+    assert bool(record.failed) and np.array_equal(same["w"], params["w"])
+    assert int(after.updates) == 1
+    for new, old in zip(
+        after.metrics + after.inverses, state.metrics + state.inverses, strict=True
+    ):
+        assert np.array_equal(new, old)
+    assert bool(opt.step(params, after, (x, y))[2].accepted)
+
+
+def test_a_rate_that_is_not_finite_is_named():
+    opt = pb.BlockDescent(PROBLEM, rate=lambda count: jnp.nan * count.astype(float))
+    _, _, record = opt.step(PARAMS, opt.init(PARAMS), (X, Y))
+    assert record.result == pb.RESULTS.nonfinite_vector and bool(record.failed)

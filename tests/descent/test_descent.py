@@ -194,3 +194,18 @@ def test_a_number_is_a_fixed_rate():
     for wrong in (True, "0.5", 0.0, -1.0):
         with pytest.raises(ValueError, match=r"step must be one of|positive"):
             pb.NaturalGradientDescent(PROBLEM, step=wrong)
+
+
+def test_the_loss_of_a_step_in_half_precision_is_that_of_the_rounded_point():
+    x = normal(6, 2, seed=1).astype(jnp.float32)
+    y = jnp.tanh(x @ jnp.asarray([0.3, -0.4], jnp.float32))
+    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p), lambda z, y: (z - y) ** 2 / 2)
+    opt, params = pb.NaturalGradientDescent(problem), jnp.ones(2, jnp.bfloat16)
+    state = opt.init(params)
+    for _ in range(7):
+        params, state, record = opt.step(params, state, (x, y))
+        assert params.dtype == jnp.bfloat16
+        after = float(opt.loss(params, (x, y)))
+        assert np.isclose(record.loss_after, after, rtol=1e-5) and after <= float(record.loss)
+    # Nothing is left to take between two numbers of this precision.
+    assert not bool(record.accepted) and after < 1e-4

@@ -128,6 +128,22 @@ def test_failed_steps_remember_nothing_and_rejected_ones_do():
     assert not bool(record.accepted) and int(after.metric.count) == 2
 
 
+def test_targets_that_the_likelihood_does_not_admit_are_refused():
+    poisson = pb.Composite(lambda p, x: x @ p, metric=pb.metric.Poisson())
+    params, y = jnp.ones(2), jnp.asarray([1.0, -2.0, 0.0])
+    pair = pb.Terms(
+        fit=poisson, other=pb.Composite(lambda p: p, lambda z, y: jnp.sum((z - y) ** 2))
+    )
+    absent = pair.with_weights({"fit": 0.0, "other": 1.0})
+    both = {"fit": (X[:3], y), "other": (None, params - 1)}
+    cases = ((poisson, (X[:3], y), True), (pair, both, True), (absent, both, False))
+    for problem, batch, bad in cases:
+        opt = pb.NaturalGradientDescent(problem, step=RATE, metric_memory=0.6)
+        same, _, record = opt.step(params, opt.init(params), batch)
+        assert (record.result == pb.RESULTS.bad_targets) == bad
+        assert bool(record.accepted) != bad and np.array_equal(same, params) == bad
+
+
 def test_what_cannot_be_combined_raises():
     build = lambda **options: pb.NaturalGradientDescent(PROBLEM, **options)
     with pytest.raises(ValueError, match="Leave one out"):

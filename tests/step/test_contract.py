@@ -1,6 +1,7 @@
 """What step rules and solvers promise each other, with a solver and a rule of one's own."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -144,3 +145,77 @@ def test_a_rule_that_damps_and_does_not_declare_it_raises():
 
     with pytest.raises(ValueError, match=r"pullback\.inverse\.Dampable\(MoorePenrose"):
         step(Undeclared(), pb.solver.SVD())
+
+
+class Stranger(pb.step.AbstractStep):
+    """A rule that returns what it is told to."""
+
+    first: object = eqx.field(static=True)
+    made: object = eqx.field(static=True)
+
+    def init(self, dtype):
+        return self.first
+
+    def step(self, sub, state):
+        return self.made(sub, sub.curve(sub.direction()), state)
+
+
+half = lambda sub, curve, state: (pb.step.move(sub, curve, 0.5), state)
+
+
+@pytest.mark.parametrize(
+    ("first", "made", "words"),
+    [
+        (None, lambda sub, curve, state: pb.step.move(sub, curve, 0.5), "must return a Move and"),
+        (None, lambda sub, curve, state: (state, state), "must return a Move and"),
+        (
+            None,
+            lambda sub, curve, state: (pb.step.move(sub, curve, jnp.abs(curve.velocity)), state),
+            r"`rate` of the Move must be of shape \(\), got",
+        ),
+        (
+            None,
+            lambda sub, curve, state: (pb.step.move(sub, curve, 0.5, jnp.ones(1)), None),
+            r"`value` of the Move must be of shape \(\), got \(1,\)",
+        ),
+        (0, lambda *at: (half(*at)[0], at[2].astype(float) + 0.6), r"a state like that of .*int64"),
+        (0.0, lambda *at: (half(*at)[0], at[1].velocity), "a state like that of"),
+        ((0.0,), lambda *at: (half(*at)[0], [at[2][0]]), "a state like that of"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_returns_something_else_is_refused(first, made, words):
+    with pytest.raises(ValueError, match=rf"Stranger\.step.*{words}"):
+        step(Stranger(first, made), None)
+
+
+def test_the_state_of_a_rule_may_be_a_python_number():
+    rule = Stranger(0.5, lambda sub, curve, t: (pb.step.move(sub, curve, t), t / 2))
+    opt = pb.NaturalGradientDescent(PROBLEM, step=rule)
+    _, state, record = opt.step(PARAMS, opt.init(PARAMS), (X, Y))
+    assert float(record.rate) == 0.5 and float(state.rule) == 0.25
+
+
+def test_bad_numbers_of_rules_and_plans_are_refused():
+    for bad in ("2", jnp.asarray([2.0, 3.0]), float("inf"), 1.0):
+        with pytest.raises(ValueError, match=r"increase must be .*LevenbergMarquardt\(increase=2"):
+            pb.step.LevenbergMarquardt(increase=bad)
+    with pytest.raises(ValueError, match=r"memory='4 GB' must be a number of bytes"):
+        pb.plan(PROBLEM, PARAMS, (X, Y), memory="4 GB")
+    with pytest.raises(ValueError, match=r"step must be one of pullback\.step"):
+        pb.plan(PROBLEM, PARAMS, (X, Y), step=pb.step.LevenbergMarquardt)
+    opt = pb.NaturalGradientDescent(PROBLEM)
+    for key in (jnp.asarray(0), np.zeros(2), jax.random.split(jax.random.key(0), 3)):
+        with pytest.raises(ValueError, match=r"fit\(key=.*one PRNG key or a seed"):
+            pb.fit(opt, PARAMS, (X, Y), 1, key=key)
+
+
+def test_a_bound_of_a_momentum_is_one_number():
+    class Each(pb.AbstractMomentum):
+        def direction(self, sub, memory):
+            return -sub.solution
+
+        def limit(self, memory, direction):
+            return jnp.abs(direction)
+
+    with pytest.raises(ValueError, match=r"Each\.limit\(memory, direction\) must return one"):
+        step(None, None, momentum=Each())

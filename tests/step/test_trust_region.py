@@ -143,3 +143,17 @@ def test_a_region_that_no_trial_fell_into_is_no_success(extend):
     new, state, record = opt.step(params, opt.init(params), batch)
     assert float(new) == -20 and not bool(record.accepted) and float(record.gain) == 0
     close(state.rule, rule.radius / 4)
+
+
+@pytest.mark.filterwarnings("ignore:the last 20 steps were not taken")
+def test_a_run_that_has_converged_starts_again_on_other_samples():
+    """At a minimum gains are rounding, which has nothing to say of the radius."""
+    x = normal(8, 2, seed=1).astype(jnp.float32)
+    problem = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.TrustRegion())
+    target = jnp.sin(7 * x[:, 0])
+    done = pb.fit(opt, jnp.zeros(2, jnp.float32), (x, target), 80, until=(), progress=False)
+    assert not done.history["accepted"][-20:].any() and float(done.state.rule) > 1e-12
+    other = target + x @ jnp.asarray([1.0, -2.0], jnp.float32)
+    more = pb.fit(opt, done.params, (x, other), 60, state=done.state, until=(), progress=False)
+    assert np.isclose(more.history["loss_after"][-1], done.history["loss_after"][-1], rtol=1e-4)

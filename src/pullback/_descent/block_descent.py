@@ -32,7 +32,7 @@ from .._base.types import Count, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.certificate import relative, tolerance
 from .._natural.evaluate import Evaluation, evaluate
-from .._natural.outcome import mixes_samples, present_finite
+from .._natural.outcome import first, is_metric, mixes_samples, unusable
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from .._problem.validate import (
@@ -289,13 +289,17 @@ def _step(
         rate = rate * jnp.minimum(1.0, longest / jnp.where(length > 0, rate * length, longest))
     moving = like.unravel(like.ravel(params) - rate * velocity)
     there = renewed(eqx.combine(moving, params), evaluation.linear.state)
-    accepted = (result == RESULTS.successful) & all_finite(moving)
+    overflow = (result == RESULTS.successful) & ~all_finite(moving)
+    result = RESULTS.where(overflow, RESULTS.nonfinite_vector, result)
+    accepted = result == RESULTS.successful
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     moved = jax.tree.map(keep, there, params)
-    new = BlockState(
-        state.count + 1, updated.updates, updated.metrics, updated.inverses,
-        jnp.where(accepted, velocity, state.velocity),
-    )  # fmt: skip
+    averages = (updated.updates, updated.metrics, updated.inverses)
+    if update is not None:
+        # An infinity would stay in the averages for good.
+        averages = jax.tree.map(keep, averages, (state.updates, state.metrics, state.inverses))
+    velocity = jnp.where(accepted, velocity, state.velocity)
+    new = BlockState(state.count + 1, *averages, velocity)
     zero = jnp.zeros((), dtype)
     record = BlockRecord(
         step=state.count,
@@ -384,15 +388,11 @@ def _before_solving(evaluation: Evaluation, params: Params, count: Count) -> RES
     mixes = lambda: mixes_samples(rows.objective, rows.params, rows.outputs)
     mixed = jax.lax.cond(count == 0, mixes, lambda: jnp.asarray(False))
     verdicts = [
-        (~all_finite(params), RESULTS.nonfinite_params),
-        (~present_finite(objective, objective.batch.parts), RESULTS.nonfinite_batch),
-        (~present_finite(objective, objective.parts(rows.outputs)), RESULTS.nonfinite_outputs),
+        *unusable(objective, params, rows.outputs),
         (mixed, RESULTS.coupled_samples),
         (~all_finite((evaluation.value, evaluation.differential)), RESULTS.nonfinite_loss),
+        (~is_metric(rows), RESULTS.bad_metric),
         (~all_finite(evaluation.covector), RESULTS.nonfinite_jacobian),
         (is_spoilt(params, evaluation.linear.state), RESULTS.nonfinite_state),
     ]
-    result: Any = RESULTS.successful
-    for bad, code in reversed(verdicts):
-        result = RESULTS.where(bad, code, result)
-    return result
+    return first(verdicts, None)

@@ -48,10 +48,11 @@ from ..inverse._base import AbstractInverse
 from ..momentum._base import AbstractMomentum, aimed, as_momentum, remember
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
-from ..step._base import AbstractStep, Move
+from ..step._base import AbstractStep, Move, first_state, proceed
 from ..step._fixed import Fixed
 from ..step._line_search import LineSearch
 from . import shown
+from .half import confined
 from .loss import HasLoss
 from .metric_memory import MetricMemory, as_memory, check_memory, updated
 from .record import SOLVERS, USABLE, DescentState, Record
@@ -174,7 +175,7 @@ class NaturalGradientDescent(HasLoss):
         if self.metric_memory is not None:
             metric = self.metric_memory.init(like.size, like.dtype)
         weights = None if self.weighting is None else getattr(self.problem, "scales", None)
-        rule = self.rule.init(like.dtype)
+        rule = first_state(self.rule, like.dtype)
         return DescentState(jnp.zeros((), jnp.int32), rule, memory, metric, weights)
 
     def step(
@@ -275,17 +276,19 @@ def _step(
         opt.strategy,
         metric_batch,
         penalty=opt.penalty,
-        constraint=opt.constraint,
+        constraint=confined(opt.constraint, short),
         covector=None if gradient is None else like.ravel_covector(gradient),
         least=opt.rule.least_damping(state.rule),
         careful=careful,
     )
     sub = aimed(opt.momentum, sub, state.previous)
-    move, rule = opt.rule.step(sub, state.rule)
+    move, rule = proceed(opt.rule, sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
     # A model that mixes samples shows it in the first step.
     stats, result = solved.judge(check_samples=state.count == 0)
+    if memory is not None:
+        result = memory.judged(result, opt.problem, sub.evaluation)
     fresh = sub.evaluation.linear.state
     if opt.problem.stateful:
         spoilt = among(result, USABLE) & is_spoilt(params, fresh)
@@ -293,9 +296,6 @@ def _step(
     failed = ~among(result, USABLE)
     # Made once: this point is compared, measured and returned. Trials have seen the old state.
     there = renewed(sub.point(move.displacement), fresh)
-    if short is not None:
-        # Leaves in half precision are computed with in float32, and may overflow in their own.
-        there = cast_like(cast_like(there, short), there)
     accepted = move.accepted & ~failed & all_finite(there)
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)

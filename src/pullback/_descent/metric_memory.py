@@ -28,19 +28,25 @@ from jaxtyping import Array, Float
 
 from .._base.checks import error, integer, positive
 from .._base.pairs import real_outputs
+from .._base.results import RESULTS, among
 from .._base.show import settings
 from .._base.tree import Structure, split, structure
 from .._base.types import Count, Outputs, Params, Scalar
 from .._natural.derivative import once
+from .._natural.evaluate import Evaluation
+from .._natural.outcome import admitted
 from .._problem.batch import AnyBatch, Batch, Batches
-from .._problem.composite import Composite
+from .._problem.composite import Composite, Objective
 from .._problem.form import Form
 from .._problem.problem import AbstractProblem
 from .._problem.terms import Terms
 from .._rows.base import AbstractRows
 from ..metric import Euclidean
+from .record import USABLE
 
 DERIVATIVE = "a step with metric_memory= is not differentiated: use differences."
+LATER = (*USABLE, RESULTS.nonfinite_loss, RESULTS.nonfinite_jacobian, RESULTS.nonfinite_vector)
+"""Outcomes that targets which are not admitted may have caused, or hidden behind."""
 LARGEST = 4096
 """Up to how many parameters a square root is kept unless a rank is given."""
 
@@ -162,6 +168,25 @@ class MetricMemory(eqx.Module):
         """
         parts = (*batch.parts, Batch(None, None))
         return Batches(parts, Form(None, len(parts)))
+
+    def judged(self, result: RESULTS, problem: AbstractProblem, evaluation: Evaluation) -> RESULTS:
+        """Return the outcome of the stacked problem as one of the problem itself.
+
+        Its likelihoods are losses like others there, which admit every target.
+
+        **Arguments:**
+
+        - `result`: the outcome.
+        - `problem`: the problem.
+        - `evaluation`: the stacked problem at the point.
+        """
+        objective, bad = evaluation.objective, jnp.asarray(False)
+        parts = objective.parts(evaluation.linear.outputs)[:-1]
+        each = zip(problem.terms, objective.terms, objective.weights, parts, strict=False)
+        for term, stacked, weight, z in each:
+            assert weight is not None
+            bad = bad | (~jnp.all(admitted(Objective(term, stacked.batch), z)) & (weight > 0))
+        return RESULTS.where(bad & among(result, LATER), RESULTS.bad_targets, result)
 
     def told(self, record: Any, problem: AbstractProblem, memory: Remembered) -> Any:
         """Return a record of the stacked problem as one of the problem itself.

@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -28,5 +29,10 @@ def check_arguments(params: Params, steps: Any, callback: Any, telemetry: Any) -
 def as_key(key: Any) -> PRNGKeyArray:
     """Return a PRNG key from a key or a seed."""
     if isinstance(key, jax.Array | np.ndarray):
+        # A key of the new kind, or the two or four words of an old one.
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        if key.ndim != 0 if typed else key.ndim != 1 or key.dtype != np.uint32:
+            wanted = "one PRNG key or a seed"
+            raise error("fit", "key", key, wanted, "fit(key=jax.random.key(0)), or fit(key=0)")
         return key  # pyright: ignore[reportReturnType]
     return jax.random.key(integer("fit", "key", key, example="fit(key=0)"))

@@ -143,9 +143,25 @@ def _all_present(objective: AbstractObjective, fine: Sequence[Array]) -> Array:
 
 def all_admitted(evaluation: Evaluation) -> Array:
     """Return whether the targets of all samples are admitted."""
-    objective = evaluation.objective
-    parts = zip(objective.terms, objective.parts(evaluation.linear.outputs), strict=True)
+    return admitted_all(evaluation.objective, evaluation.linear.outputs)
+
+
+def admitted_all(objective: AbstractObjective, outputs: Outputs) -> Array:
+    """Return whether the targets of all samples are admitted at some outputs."""
+    parts = zip(objective.terms, objective.parts(outputs), strict=True)
     return _all_present(objective, [jnp.all(admitted(term, z)) for term, z in parts])
+
+
+def unusable(
+    objective: AbstractObjective, params: Params, outputs: Outputs
+) -> list[tuple[Array, Any]]:
+    """Return the verdicts on a problem at a point, of which nothing is solved for yet."""
+    return [
+        (~all_finite(params), RESULTS.nonfinite_params),
+        (~present_finite(objective, objective.batch.parts), RESULTS.nonfinite_batch),
+        (~present_finite(objective, objective.parts(outputs)), RESULTS.nonfinite_outputs),
+        (~admitted_all(objective, outputs), RESULTS.bad_targets),
+    ]
 
 
 def admitted(objective: Objective, outputs: Outputs) -> Array:

@@ -5,6 +5,9 @@ The step is \(-|H|^+ g\), where \(|H|\) is the Hessian with the absolute values 
 It is a descent direction off critical points. Directions in which \(H\) is numerically zero do not
 move.
 The certificate is the gradient at the end and the least eigenvalue of the Hessian there.
+
+All of this is done in units of the variables in which the diagonal of the Hessian at the start is
+one: beside a variable in nanometres, one in metres would count as flat.
 """
 
 from collections.abc import Callable
@@ -25,7 +28,7 @@ class Minimum(eqx.Module):
 
     point: Flat
     gradient: Scalar
-    """The norm of the gradient."""
+    """The norm of the gradient, relative to that of the covector."""
     least: Scalar
     """The least eigenvalue of the Hessian, relative to the largest in absolute value."""
     steps: Count
@@ -35,11 +38,39 @@ class Minimum(eqx.Module):
 def minimise(
     function: Callable[[Flat], Scalar],
     start: Flat,
-    scale: Scalar,
+    covector: Flat,
     rtol: float,
     max_steps: int,
 ) -> Minimum:
-    """Minimise from a point until the norm of the gradient is at most `rtol · scale`."""
+    """Minimise until the norm of the gradient is at most `rtol` times that of a covector.
+
+    A gradient that is the rounding of the point counts as zero, too: no other point has a smaller
+    one.
+    """
+    unit = units(jnp.diagonal(jax.hessian(function)(start)))
+    scale = jnp.linalg.norm(unit * covector)
+    found = _minimise(lambda y: function(unit * y), start / unit, scale, rtol, max_steps)
+    relative = found.gradient / jnp.where(scale > 0, scale, 1.0)
+    where = lambda m: (m.point, m.gradient)
+    return eqx.tree_at(where, found, (unit * found.point, relative))
+
+
+def units(diagonal: Flat) -> Flat:
+    """Return the units in which a matrix with this diagonal has one of about ±1.
+
+    They are powers of two, so that nothing is rounded; 1 where the diagonal is zero.
+    """
+    info = jnp.finfo(diagonal.dtype)
+    size = jnp.sqrt(jnp.abs(diagonal))
+    power = jax.lax.reduce_precision(size, exponent_bits=info.nexp, mantissa_bits=0)
+    usable = (power > 0) & jnp.isfinite(power)
+    return jnp.where(usable, 1 / jnp.where(usable, power, 1.0), 1.0)
+
+
+def _minimise(
+    function: Callable[[Flat], Scalar], start: Flat, scale: Scalar, rtol: float, max_steps: int
+) -> Minimum:
+    """Minimise in units that fit, until the norm of the gradient is at most `rtol · scale`."""
     slope = jax.grad(function)
     eps = jnp.finfo(start.dtype).eps
 
@@ -82,7 +113,10 @@ def minimise(
 
     first = (start, slope(start), jnp.asarray(0, jnp.int32), jnp.asarray(False))
     x, g, steps, _ = jax.lax.while_loop(unfinished, body, first)
-    values, _, largest = spectrum(x)
+    matrix = jax.hessian(function)(x)
+    values = jnp.linalg.eigvalsh(matrix)
+    largest = jnp.max(jnp.abs(values))
     norm = jnp.linalg.norm(g)
     least = values[0] / jnp.where(largest > 0, largest, 1.0)
-    return Minimum(x, norm, least, steps, norm <= rtol * scale)
+    rounding = 4 * eps * jnp.linalg.norm(jnp.abs(matrix) @ jnp.abs(x))
+    return Minimum(x, norm, least, steps, norm <= jnp.maximum(rtol * scale, rounding))

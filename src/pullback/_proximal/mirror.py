@@ -153,7 +153,9 @@ def _reverse(p: Array, g: Array) -> Array:
     low, high = jax.lax.fori_loop(0, 64, halve, (low, jnp.zeros_like(low)))
     s = jnp.exp((low + high) / 2)
     slope = -jnp.sum(moved(s) / shifted(s), axis=-1, keepdims=True)
-    return moved(s - (total(s) - 1) / slope)
+    found = moved(s - (total(s) - 1) / slope)
+    # Where g is large, a is known to the rounding of g only, and s + a cannot make up for it.
+    return found / jnp.sum(found, axis=-1, keepdims=True)
 
 
 class BregmanMirror(AbstractMirror):
@@ -229,8 +231,8 @@ def _minimum(
     """Return the minimum of a function of flat parameters near a point, and whether it is one."""
     like = structure(params)
     eps = jnp.finfo(like.dtype).eps
-    scale = jnp.linalg.norm(like.ravel(covector))
-    found = minimise(inner, like.ravel(params), scale, rtol=float(eps) ** 0.6, max_steps=100)
+    g = like.ravel_covector(covector)
+    found = minimise(inner, like.ravel(params), g, rtol=float(eps) ** 0.6, max_steps=100)
     fine = found.converged & (found.least >= -jnp.sqrt(eps))
     return like.unravel(found.point), successful_if(fine, RESULTS.no_mirror_point)
 

@@ -9,6 +9,7 @@ from .._base.results import RESULTS, describe, failed, outcome
 from .._base.show import applies, number, several, table
 from .._base.tree import Structure, split, structure
 from .._base.types import Count, Flat, Params, Scalar
+from .._natural.outcome import first, unusable
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractObjective, AbstractProblem
 from .._problem.validate import check_batch, is_traced
@@ -27,7 +28,7 @@ class ProximalStep(eqx.Module):
     """The loss there."""
     residual: Scalar
     """The norm of what must vanish (the gradient of the inner problem), relative to the gradient of
-    the loss at the old point."""
+    the loss at the old point; both in units of the parameters that fit the inner problem."""
     least: Scalar
     """The least eigenvalue of the Hessian of the inner problem, relative to the largest: not
     negative at a minimum."""
@@ -99,6 +100,11 @@ class Point(eqx.Module):
     ) -> ProximalStep:
         """Return the record of a step to a flat vector."""
         steps = jnp.asarray(steps, jnp.int32)
+        # What the old point is made of comes before what was made of it.
+        here = first(
+            unusable(self.objective, self.params, self.objective.outputs(self.params)), None
+        )
+        result = RESULTS.where(here == RESULTS.successful, result, here)
         return ProximalStep(self.whole(flat), self.value(flat), residual, least, steps, result)
 
 

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 
 from .._base.tangent import CotangentVector, TangentVector, vector_tree
-from .._base.tree import split
+from .._base.tree import split, structure
 from .._base.types import Covector, Params, Vector
 from .._natural.pullback_metric import pullback
 from .._problem.composite import Composite
@@ -62,7 +62,8 @@ def generalised_gauss_newton(
     rest = split(objective.outputs(params))[1]
     model = lambda p: split(objective.outputs(eqx.combine(p, carried)))[0]
     slope = jax.grad(lambda z: problem.value(eqx.combine(z, rest), objective.batch))
-    v = vector_tree(vector, "generalised_gauss_newton")
+    like = structure(params)
+    v = like.unravel(like.ravel(vector_tree(vector, "generalised_gauss_newton")))
     z, pushed = jax.jvp(model, (moving,), (v,))
     curved = jax.jvp(slope, (z,), (pushed,))[1]
     product = jax.vjp(model, moving)[1](curved)[0]

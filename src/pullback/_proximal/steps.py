@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from .._base.checks import integer, positive
 from .._base.pairs import Pairs
@@ -28,7 +28,7 @@ from .._problem.validate import check_present, validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
-from .minimise import Minimum, minimise
+from .minimise import Minimum, minimise, units
 from .point import Point, ProximalStep, raised
 
 Divergence = Callable[[Params, Params], Scalar]
@@ -128,12 +128,11 @@ def _proximal(
         return jnp.asarray(divergence(u, params)).astype(start.dtype)
 
     tolerance = float(jnp.finfo(start.dtype).eps) ** 0.6 if rtol is None else rtol
-    scale = jnp.linalg.norm(jax.grad(point.value)(start))
+    slope = jax.grad(point.value)(start)
     inner = lambda flat: point.value(flat) + weight * proximity(flat)
-    found = minimise(inner, start, scale, tolerance, max_steps)
-    relative = found.gradient / jnp.where(scale > 0, scale, 1.0)
+    found = minimise(inner, start, slope, tolerance, max_steps)
     result = _judge(found, proximity, start)
-    return point.step(found.point, relative, found.least, found.steps, result)
+    return point.step(found.point, found.gradient, found.least, found.steps, result)
 
 
 def _judge(found: Minimum, proximity: Callable[[Flat], Scalar], start: Flat) -> Any:
@@ -225,14 +224,18 @@ def _damped_newton(
     g = jax.grad(point.value)(start)
     metric = rows_at(point.objective, params).gram().astype(start.dtype)
     matrix = jax.hessian(point.value)(start) + weight * metric
-    values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
+    # Beside a parameter in nanometres, one in metres would count as flat.
+    unit = units(jnp.diagonal(matrix))
+    matrix, g = unit[:, None] * (matrix + matrix.T) / 2 * unit[None], unit * g
+    values, vectors = jnp.linalg.eigh(matrix)
     largest = jnp.max(jnp.abs(values))
     kept = jnp.abs(values) > start.size * eps * largest
     inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1.0), 0.0)
-    flat = start - vectors @ (inverse * (vectors.T @ g))
+    delta = vectors @ (inverse * (vectors.T @ g))
     least = values[0] / jnp.where(largest > 0, largest, 1.0)
     size = jnp.linalg.norm(g)
-    residual = jnp.linalg.norm(matrix @ (start - flat) - g) / jnp.where(size > 0, size, 1.0)
+    residual = jnp.linalg.norm(matrix @ delta - g) / jnp.where(size > 0, size, 1.0)
+    flat = start - _shortest(unit * delta, unit[:, None] * vectors, kept)
     # A negative eigenvalue that counts, however small beside the largest, leads uphill.
     result = successful_if(~jnp.any(kept & (values < 0)), RESULTS.indefinite)
     result = RESULTS.where(jnp.all(jnp.isfinite(flat)), result, RESULTS.nonfinite_field)
@@ -240,6 +243,15 @@ def _damped_newton(
     mixed = mixes_samples(point.objective, params, point.objective.outputs(params))
     result = RESULTS.where(mixed, RESULTS.coupled_samples, result)
     return point.step(flat, residual, least, 1, result)
+
+
+def _shortest(x: Flat, vectors: Array, kept: Array) -> Flat:
+    """Return x without its part in the span of the vectors, not orthogonal, that are not kept."""
+    order = jnp.argsort(kept)
+    span = jnp.linalg.qr(vectors[:, order])[0]
+    # The first k columns span what the first k vectors do.
+    parts = jnp.where(kept[order], 0.0, span.T @ x)
+    return x - span @ parts
 
 
 def output_step(

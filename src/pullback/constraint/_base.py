@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from .._base.checks import is_concrete
 from .._base.show import settings
+from .._base.tree import structure
 from .._base.types import Params, Scalar
 
 
@@ -77,13 +78,25 @@ class AbstractConstraint(eqx.Module):
     def refuse(self, params: Params) -> None:
         """Raise a `ValueError` for a point outside C or not finite; does nothing under `jit`.
 
+        A projection lies on the boundary up to rounding only, so a point that differs from its own
+        projection by rounding counts as one of C.
+
         **Arguments:**
 
         - `params`: a point.
         """
         slack = self.slack(params)
-        if is_concrete(slack) and not float(slack) >= 0:
+        if is_concrete(slack) and not float(slack) >= 0 and not self._keeps(params):
             raise ValueError(
                 f"params violates the constraint {type(self).__name__} by {-float(slack):.3g}. "
                 "Project it first: params = constraint(params)."
             )
+
+    def _keeps(self, params: Params) -> bool:
+        """Whether the projection of a point is the point itself, up to rounding."""
+        like = structure(params)
+        given = like.ravel(params)
+        moved = jnp.max(jnp.abs(like.ravel(self(params)) - given), initial=0.0)
+        size = jnp.max(jnp.abs(given), initial=0.0)
+        # Written so that a NaN is none of C.
+        return bool(moved <= like.size * jnp.finfo(like.dtype).eps * size)

@@ -139,14 +139,17 @@ def _nearest_on_simplex(p: Array) -> Array:
 
     τ follows from the number of entries that stay positive, found by sorting.
     """
-    ordered = jnp.flip(jnp.sort(p, axis=-1), axis=-1)
+    # A number added to every entry changes nothing, and far away the one would be lost beside it.
+    away = p - jnp.max(p, axis=-1, keepdims=True)
+    ordered = jnp.flip(jnp.sort(away, axis=-1), axis=-1)
     count = jnp.arange(1, p.shape[-1] + 1, dtype=p.dtype).reshape((1,) * (p.ndim - 1) + (-1,))
     level = (jnp.cumsum(ordered, axis=-1) - 1) / count
     last = jnp.sum(ordered > level, axis=-1, keepdims=True) - 1
     off = jnp.abs(jnp.sum(p, axis=-1, keepdims=True) - 1)
     # A point of the set stays what it is, to the last bit.
     there = jnp.all(p >= 0, axis=-1, keepdims=True) & (off <= p.shape[-1] * jnp.finfo(p.dtype).eps)
-    return jnp.where(there, p, jnp.maximum(p - jnp.take_along_axis(level, last, axis=-1), 0.0))
+    nearest = jnp.maximum(away - jnp.take_along_axis(level, last, axis=-1), 0.0)
+    return jnp.where(there, p, nearest)
 
 
 class PositiveDefinite(AbstractConstraint):

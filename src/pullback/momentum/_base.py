@@ -138,7 +138,16 @@ def aimed(momentum: AbstractMomentum, sub: Subproblem, memory: Any) -> Subproble
             )
         return found.astype(sub.dtype)
 
-    return sub.aimed(direction, lambda d: momentum.limit(memory, d))
+    def longest(d: Flat) -> Scalar | None:
+        found = momentum.limit(memory, d)
+        if found is not None and jnp.shape(found) != ():
+            raise ValueError(
+                f"{name}.limit(memory, direction) must return one number or None, got shape "
+                f"{jnp.shape(found)}."
+            )
+        return found
+
+    return sub.aimed(direction, longest)
 
 
 def remember(

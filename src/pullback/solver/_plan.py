@@ -170,8 +170,8 @@ def plan(
     - `memory`: the bytes that may be taken above the model and one gradient; defaults to what
         `Auto` allows.
     """
-    if memory is not None and memory < 1:
-        raise ValueError(f"memory={memory} must be a number of bytes, e.g. memory=4 * 2**30.")
+    if memory is not None and not (isinstance(memory, int | float) and memory >= 1):
+        raise ValueError(f"memory={memory!r} must be a number of bytes, e.g. memory=4 * 2**30.")
     if solver is None or isinstance(solver, Auto):
         auto = Auto() if solver is None else solver
         solver = auto if memory is None else Auto(memory)
@@ -206,7 +206,7 @@ def _of_rule(step: Any, problem: Any, inverse: AbstractInverse, dtype: Any) -> A
     """Return what an optimiser with this step rule factorises with; a number is a fixed rate."""
     if step is None or (eqx.is_array_like(step) and not isinstance(step, bool)):
         return inverse
-    if not hasattr(step, "least_damping"):
+    if isinstance(step, type) or not hasattr(step, "least_damping"):
         raise ValueError(
             "plan(step=...): step must be one of pullback.step, e.g. "
             f"step=pullback.step.LevenbergMarquardt(), or a number, got {step!r}."

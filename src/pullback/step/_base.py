@@ -9,7 +9,9 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from .._base.show import facts, settings, several
@@ -189,3 +191,43 @@ def gain(sub: Subproblem, d: Flat, value: Scalar) -> Scalar:
     nothing = (expected == 0) & (found == 0)
     ratio = jnp.where(expected > 0, found / jnp.where(expected > 0, expected, 1.0), jnp.nan)
     return jnp.where(nothing, 1.0, ratio)
+
+
+def first_state(rule: AbstractStep, dtype: Any) -> Any:
+    """Return the state of a rule before the first step, its numbers as arrays."""
+    convert = lambda x: jnp.asarray(np.asarray(x)) if isinstance(x, bool | int | float) else x
+    return jax.tree.map(convert, rule.init(dtype))
+
+
+def proceed(rule: AbstractStep, sub: Subproblem, state: Any) -> tuple[Move, Any]:
+    """Return what a rule does next and its next state; raise a `ValueError` for anything else.
+
+    A rate of several numbers, or a state of another kind, would be broadcast or cast in silence.
+    """
+    owner, made = type(rule).__name__, rule.step(sub, state)
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], Move):
+        raise ValueError(
+            f"{owner}.step(sub, state) must return a Move and the next state, e.g. "
+            f"return pullback.step.move(sub, curve, 0.5), state; got {type(made).__name__}."
+        )
+    flat = (sub.evaluation.rows.shape[1],)
+    for name in Move.__dataclass_fields__:
+        wanted = flat if name in ("displacement", "direction", "solution") else ()
+        if (found := jnp.shape(getattr(made[0], name))) != wanted:
+            raise ValueError(
+                f"{owner}.step: `{name}` of the Move must be of shape {wanted}, got {found}. A "
+                "rate and a value are one number each."
+            )
+    if (was := _described(state)) != (found := _described(made[1])):
+        raise ValueError(
+            f"{owner}.step must return a state like that of {owner}.init(dtype), {was}, got "
+            f"{found}."
+        )
+    return jax.tree.map(jnp.asarray, made[0]), made[1]
+
+
+def _described(state: Any) -> str:
+    """Return structure, shapes and kinds of a state in words; the precision may differ."""
+    kind = lambda x: "float" if jnp.issubdtype(x.dtype, jnp.floating) else str(x.dtype)
+    show = lambda x: f"{kind(x)}{list(x.shape)}" if eqx.is_array(x) else repr(x)
+    return str(jax.tree.map(show, state))

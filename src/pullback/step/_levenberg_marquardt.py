@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._base.checks import error, integer, positive
+from .._base.checks import error, integer, is_concrete, positive
 from .._base.types import Count, Scalar
 from ..inverse._dampable import Dampable
 from ._base import AbstractStep, Move, move
@@ -81,8 +81,9 @@ class LevenbergMarquardt(AbstractStep):
             positive("LevenbergMarquardt", "rate", rate)
         positive("LevenbergMarquardt", "accept", accept, below=0.25, zero=True)
         positive("LevenbergMarquardt", "decrease", decrease, below=1)
-        if not increase > 1:
-            example = "LevenbergMarquardt(increase=2.0)"
+        example = "LevenbergMarquardt(increase=2.0)"
+        positive("LevenbergMarquardt", "increase", increase, example=example)
+        if is_concrete(increase) and not increase > 1:
             raise error("LevenbergMarquardt", "increase", increase, "above 1", example)
         integer("LevenbergMarquardt", "max_trials", max_trials, least=1)
         self.damping = damping

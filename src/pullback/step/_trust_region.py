@@ -168,10 +168,18 @@ class TrustRegion(AbstractStep):
         enough = tried.accepted & (tried.gain > self.accept)
         tried = eqx.tree_at(lambda m: m.accepted, tried, enough)
         whole = (search.inside >= limit) | (length == 0)
-        return tried, self._next(state, tried, whole, length.astype(state.dtype))
+        slope = jnp.abs(tried.rate * sub.slope(curve.velocity))
+        unseen = ~outside & (slope <= jnp.finfo(dtype).eps * jnp.abs(sub.value))
+        return tried, self._next(state, tried, whole, length.astype(state.dtype), unseen)
 
-    def _next(self, radius: Scalar, tried: Move, whole: Array, length: Scalar) -> Scalar:
-        """Return the radius of the next step."""
+    def _next(
+        self, radius: Scalar, tried: Move, whole: Array, length: Scalar, unseen: Array
+    ) -> Scalar:
+        """Return the radius of the next step; `unseen` is a change below the rounding of the loss.
+
+        The gain of such a step is rounding. Divided by four each time, the radius of a run that
+        has converged would become too small for any step, on other samples too.
+        """
         if not self.adapt:
             return radius
         grown = jnp.minimum(2 * radius, self.largest)
@@ -179,7 +187,7 @@ class TrustRegion(AbstractStep):
         good = jnp.where((tried.gain > 0.75) & ~whole, grown, radius)
         # A bad step inside the region: what matters is how long it was.
         bad = jnp.where(whole, jnp.minimum(radius, length) / 4, radius / 4)
-        bad = jnp.maximum(bad, jnp.finfo(radius.dtype).tiny)
+        bad = jnp.where(unseen, radius, jnp.maximum(bad, jnp.finfo(radius.dtype).tiny))
         return jnp.where(tried.accepted & (tried.gain >= 0.25), good, bad).astype(radius.dtype)
 
 
