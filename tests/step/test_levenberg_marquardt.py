@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from curved import X, Y, close, flat, half_square
 from helpers import normal
 
@@ -64,3 +65,17 @@ def test_levenberg_marquardt_rejects_until_it_gains():
     first = opt.step(jnp.asarray([0.075]), opt.init(params))[2]
     assert int(first.trials) > 1 and float(first.damping) > 0
     assert losses[-1] < 1e-20
+
+
+@pytest.mark.filterwarnings("ignore:the last 20 steps were not taken")
+def test_a_run_that_has_converged_starts_again_on_other_samples():
+    """Below the rounding of the loss no damping is better than another: λ stays."""
+    x = normal(8, 2, seed=1).astype(jnp.float32)
+    problem = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
+    target = jnp.sin(7 * x[:, 0])
+    done = pb.fit(opt, jnp.zeros(2, jnp.float32), (x, target), 200, until=(), progress=False)
+    assert not done.history["accepted"][-20:].any() and float(done.state.rule.value) < 1
+    other = target + x @ jnp.asarray([1.0, -2.0], jnp.float32)
+    more = pb.fit(opt, done.params, (x, other), 60, state=done.state, until=(), progress=False)
+    assert np.isclose(more.history["loss_after"][-1], done.history["loss_after"][-1], rtol=1e-4)

@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from .._base.checks import error, integer, is_concrete, positive
 from .._base.types import Count, Scalar
@@ -122,28 +123,37 @@ class LevenbergMarquardt(AbstractStep):
             value = jnp.minimum(jnp.maximum(state.value, floor) * state.growth, ceiling)
             return Damping(value, jnp.minimum(2 * state.growth, ceiling), state.count)
 
-        def attempt(carry: tuple[Damping, Move]) -> tuple[Damping, Move]:
-            state, last = carry
+        def attempt(carry: tuple[Damping, Move, Array]) -> tuple[Damping, Move, Array]:
+            state, last, _ = carry
             state = _where(last.trials == 0, state, rejected(state))
             damped = sub.damped(state.value)
             curve = damped.curve(damped.direction())
             value = sub.value_at(curve(rate))
             tried = move(damped, curve, rate, value, value <= sub.value, last.trials + 1)
             enough = tried.accepted & (tried.gain > self.accept)
-            return state, eqx.tree_at(lambda m: m.accepted, tried, enough)
+            slope = jnp.abs(rate * damped.slope(curve.velocity))
+            unseen = ~enough & (slope <= jnp.finfo(sub.dtype).eps * jnp.abs(sub.value))
+            return state, eqx.tree_at(lambda m: m.accepted, tried, enough), unseen
 
-        def again(carry: tuple[Damping, Move]):
-            return ~carry[1].accepted & (carry[1].trials < self.max_trials)
+        def again(carry: tuple[Damping, Move, Array]):
+            _, last, unseen = carry
+            return ~last.accepted & ~unseen & (last.trials < self.max_trials)
 
         # The first trial is one of the loop, so that the solve is compiled once.
-        state, best = jax.lax.while_loop(again, attempt, (state, Move.untried(sub)))
+        untried = Move.untried(sub)
+        before = state
+        state, best, unseen = jax.lax.while_loop(
+            again, attempt, (state, untried, jnp.zeros_like(untried.accepted))
+        )
         factor = jnp.clip(1 - (2 * best.gain.astype(dtype) - 1) ** 3, self.decrease, self.increase)
         good = Damping(
             jnp.maximum(state.value * factor, jnp.asarray(self.minimum, dtype)),
             jnp.full_like(state.growth, self.increase),
             state.count,
         )
-        new = _where(best.accepted, good, rejected(state))
+        # Below the rounding of the loss no damping is better than another. Raised in every step of
+        # a run that has converged, λ would become too large for any step, on other samples too.
+        new = _where(best.accepted, good, _where(unseen, before, rejected(state)))
         return best, new._replace(count=state.count + 1)
 
 
