@@ -93,6 +93,49 @@ def test_weighted_samples_of_all_states_are_the_full_sum(log_psi):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13)
 
 
+def matrices(params, spins):
+    """A matrix for each configuration, whose determinant changes its sign."""
+    one, two, three = jnp.tanh(spins @ params["w"] + params["b"]).T
+    return jnp.stack([one, two, three, two * three - one], axis=1).reshape(-1, 2, 2)
+
+
+def turned(params, spins):
+    """Complex signs."""
+    log, sign = signed(params, spins)
+    return log, sign * jnp.exp(1j * (spins @ params["w"])[:, 0])
+
+
+def turned_twice(params, spins):
+    """A complex logarithm, and signs beside it."""
+    log, sign = signed(params, spins)
+    return jax.lax.complex(log, (spins @ params["w"])[:, 0]), sign
+
+
+@pytest.mark.parametrize("log_psi", [turned, turned_twice])
+def test_signs_may_be_complex_or_beside_a_complex_logarithm(log_psi):
+    energy = vmc.problem(log_psi, H)
+    batch = vmc.full_sum(energy)
+    with jax.numpy_dtype_promotion("standard"):
+        value, gradient, _ = reference(log_psi, PARAMS)
+        ng = pb.natural_gradient(energy, PARAMS, batch, inverse=pb.Tikhonov(0.01))
+        local = vmc.local_energies(energy, PARAMS, STATES)
+        psi = np.asarray(vector(log_psi, PARAMS))
+    np.testing.assert_allclose(ng.value, value, rtol=1e-12)
+    np.testing.assert_allclose(ravel_pytree(ng.covector)[0], gradient, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(local, MATRIX @ psi / psi, rtol=1e-11)
+
+
+def test_slogdet_has_the_sign_first():
+    log_psi = lambda params, spins: jnp.linalg.slogdet(matrices(params, spins))
+    swapped = lambda params, spins: tuple(log_psi(params, spins))[::-1]
+    psi = np.linalg.det(np.asarray(matrices(PARAMS, STATES)))
+    assert np.any(psi > 0) and np.any(psi < 0)
+    for function in (log_psi, swapped):
+        energy = vmc.problem(function, H)
+        found = vmc.estimate(energy, PARAMS, vmc.full_sum(energy))
+        np.testing.assert_allclose(found.energy, psi @ MATRIX @ psi / (psi @ psi), rtol=1e-12)
+
+
 def test_the_differential_of_a_complex_wave_function():
     """∂E/∂log|ψ| and ∂E/∂arg ψ, pulled back, are the gradient of the Rayleigh quotient."""
     energy = vmc.problem(phased, H)

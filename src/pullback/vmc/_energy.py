@@ -112,7 +112,8 @@ def problem(log_psi: Callable, hamiltonian: AbstractHamiltonian) -> Composite:
 
     - `log_psi`: `log_psi(params, spins)` for spins ±1 of shape (N, sites) returns the N logarithms
         of the amplitudes: real ones of a positive wave function, complex ones, or a pair
-        (log|ψ|, sign) as `jnp.linalg.slogdet` does.
+        (log|ψ|, sign), the sign real or complex. What `jnp.linalg.slogdet` returns may be returned
+        as it is: its fields have names.
     - `hamiltonian`: `ising`, `heisenberg`, `j1j2`, or an `AbstractHamiltonian` of your own.
     """
     function("vmc.problem", "log_psi", log_psi, "vmc.problem(lambda params, spins: ..., H)")
@@ -134,7 +135,10 @@ def amplitudes(
     log_psi: Callable, params: Params, spins: Float[Array, "N sites"]
 ) -> tuple[Array, Array | None, Array | None]:
     """Return log-moduli, and signs or phases if there are any, of a batch of configurations."""
-    made = log_psi(params, spins)
+    made: Any = log_psi(params, spins)
+    if isinstance(made, tuple) and hasattr(made, "logabsdet"):
+        # jnp.linalg.slogdet has the sign first.
+        made = made.logabsdet, made.sign
     pair = isinstance(made, tuple | list) and len(made) == 2
     log: Any = made[0] if pair else made
     sign: Any = made[1] if pair else None
@@ -146,8 +150,10 @@ def amplitudes(
             f"{' and '.join(map(str, shapes))}. A function of one configuration is batched by "
             "jax.vmap(f, (None, 0))."
         )
-    if jnp.iscomplexobj(log):
-        return jnp.real(log), None, jnp.imag(log)
+    if jnp.iscomplexobj(log) or jnp.iscomplexobj(sign):
+        phase = jnp.imag(log)
+        phase = phase if sign is None else phase + jnp.angle(sign).astype(phase.dtype)
+        return jnp.real(log), None, phase
     return log, None if sign is None else jnp.sign(sign).astype(jnp.int8), None
 
 
