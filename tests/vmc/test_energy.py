@@ -336,3 +336,22 @@ def test_the_variance_where_local_energies_outgrow_their_probabilities():
     rest = MATRIX @ psi - mean * psi
     np.testing.assert_allclose(found.energy, mean, rtol=1e-13)
     np.testing.assert_allclose(found.variance, rest @ rest / (psi @ psi), rtol=1e-12)
+
+
+@pytest.mark.parametrize("steep", [True, False], ids=["steep", "with a node"])
+def test_the_energy_where_an_amplitude_is_lost_beside_others(steep):
+    """A local energy is infinite where the probability is zero, and their product is a number."""
+
+    def log_psi(params, spins):
+        if steep:
+            return params * spins[:, 0] * spins[:, 1] * spins[:, 2]
+        return jnp.where(jnp.sum(spins, axis=1) == SITES, -jnp.inf, params * spins[:, 0])
+
+    energy, size = vmc.problem(log_psi, H), jnp.asarray(400.0 if steep else 0.3)
+    found = vmc.estimate(energy, size, vmc.full_sum(energy))
+    log = np.asarray(log_psi(size, STATES))
+    psi = np.exp(log - np.max(log))
+    mean = psi @ MATRIX @ psi / (psi @ psi)
+    rest = MATRIX @ psi - mean * psi
+    np.testing.assert_allclose(found.energy, mean, rtol=1e-12)
+    np.testing.assert_allclose(found.variance, rest @ rest / (psi @ psi), rtol=1e-12)

@@ -214,7 +214,11 @@ def _of_matrix(
 
 def _ratios(elements: Array, here: Any, there: Any) -> tuple[Array, Array | None]:
     """Return Σ_k H_ik ψ_k/ψ_i, real and imaginary parts; without phases the real part only."""
-    ratio = jnp.exp(there[0] - here[0][:, None])
+    return _summed(elements, jnp.exp(there[0] - here[0][:, None]), here, there)
+
+
+def _summed(elements: Array, ratio: Array, here: Any, there: Any) -> tuple[Array, Array | None]:
+    """Return the same for given moduli of ψ_k/ψ_i, or of ψ_k alone, which no ψ_i divides."""
     if here[1] is not None:
         ratio = ratio * (there[1] * here[1][:, None]).astype(ratio.dtype)
     real = jnp.real(elements).astype(ratio.dtype) * ratio
@@ -262,12 +266,21 @@ def estimate(energy: Composite, params: Params, batch: tuple[Any, Any]) -> Estim
     log, sign, phase = _parts(energy.outputs(params, batch[0]))
     p, targets = probabilities(log), batch[1]
     whole = isinstance(targets, Matrix)
-    real, imaginary = _of_matrix(targets, log, sign, phase) if whole else targets
-    mean = jnp.sum(p * real)
-    # Where p underflows the square of a local energy overflows: the two roots are multiplied.
     root = jnp.exp(jax.nn.log_softmax(2 * log) / 2)
-    square = (root * (real - mean)) ** 2
-    square = square if imaginary is None else square + (root * imaginary) ** 2
+    if whole:
+        # √p times the local energies: these overflow where a probability underflows, or is zero.
+        there = [None if x is None else x[targets.index] for x in (log, sign, phase)]
+        moduli = root[targets.index]
+        scaled, turned = _summed(targets.elements, moduli, (log, sign, phase), there)
+        mean = jnp.sum(root * scaled)
+        square = (scaled - mean * root) ** 2
+    else:
+        real, imaginary = targets
+        mean = jnp.sum(p * real)
+        # Where p underflows the square of a local energy overflows: the two roots are multiplied.
+        square = (root * (real - mean)) ** 2
+        turned = None if imaginary is None else root * imaginary
+    square = square if turned is None else square + turned**2
     variance = jnp.sum(square)
     error = jnp.zeros_like(mean) if whole else jnp.sqrt(jnp.sum(p * square))
     return Estimate(mean, variance, error)
