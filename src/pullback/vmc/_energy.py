@@ -136,7 +136,7 @@ def amplitudes(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return log-moduli, and signs or phases if there are any, of a batch of configurations."""
     made: Any = log_psi(params, spins)
-    if isinstance(made, tuple) and hasattr(made, "logabsdet"):
+    if hasattr(made, "logabsdet"):
         # jnp.linalg.slogdet has the sign first.
         made = made.logabsdet, made.sign
     pair = isinstance(made, tuple | list) and len(made) == 2
