@@ -91,6 +91,11 @@ def other_layout(p, x):
     return p[2] @ jnp.tanh(p[0] @ x + p[1]) + p[3]
 
 
+@animal("random features of a typed key", (3, 6), (6, 3))
+def keyed(p, x, key=jax.random.key(5)):  # noqa: B008 (a constant)
+    return jax.nn.relu(jnp.sin(x @ jax.random.normal(key, (4, 3))) @ p[0]) @ p[1]
+
+
 @animal("no bias", (4, 6), (6, 3))
 def no_bias(p, x):
     return jax.nn.relu(x @ p[0]) @ p[1]

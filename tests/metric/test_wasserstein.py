@@ -106,3 +106,20 @@ def test_capacities_that_differ_beyond_the_digits_are_refused():
         pb.natural_gradient(problem, jnp.asarray([1.0, 1e-60, 1e-100]))
     ng = pb.natural_gradient(problem, jnp.asarray([0.5, 0.5, 0.0]))
     assert ng.result == pb.RESULTS.successful
+
+
+@pytest.mark.parametrize("capacity", [1e-25, 1e-22])
+def test_a_bottleneck_between_large_parts_is_right_or_refused(capacity):
+    """Its singular value is smaller than its capacity, and a pseudo-inverse may drop it."""
+    n = 40
+    weights = np.ones(n - 1)
+    weights[n // 2] = capacity
+    metric = m.WassersteinGraph(tuple((i, i + 1) for i in range(n - 1)), jnp.asarray(weights))
+    p, v = jnp.full(n, 1 / n), jnp.zeros(n).at[0].set(1.0).at[-1].set(-1.0)
+    cost = jnp.vdot(v, compiled(metric.apply, p, v))
+    length = jnp.sum(compiled(lambda p: metric.root(p).unit_transpose(v), p) ** 2)
+    exact = np.sum(n / weights)  # a flow of one along every edge
+    for found in (cost, length):
+        assert bool(jnp.isnan(found)) if capacity < 1e-23 else abs(found / exact - 1) < 1e-9
+    if capacity < 1e-23:
+        assert "Set what is negligible to zero" in metric.complaint(p)

@@ -177,6 +177,15 @@ def test_derivatives_by_parameters_and_over_batches():
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
 
 
+def test_a_fill_value_does_not_move():
+    places = jnp.array([0, 5, 1])
+    u = lambda x: jnp.prod(jnp.take(jnp.sin(x) * x, places, mode="fill", fill_value=1.5))
+    alone = lambda x: 1.5 * jnp.sin(x[0]) * x[0] * jnp.sin(x[1]) * x[1]
+    found = pde.jet(u, X)
+    for one, other in zip(found, dense(alone, X), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-13)
+
+
 def test_kinks_have_the_derivatives_that_jax_gives_them():
     """At a kink the second derivative is that of the branch, never a delta function."""
     zero = jnp.zeros(1)

@@ -156,6 +156,14 @@ def test_points_by_residual_are_where_it_is_large():
         assert 0.15 < np.mean(np.asarray(x) > 0.75) < 0.35
 
 
+@pytest.mark.parametrize(("size", "power"), [(1e200, 1.0), (1e-200, 2.0), (1e160, 2.0)])
+def test_points_by_residual_do_not_depend_on_its_unit(size, power):
+    rule = pde.ByResidual(candidates=8, power=power, floor=0.5)
+    residuals = jax.random.normal(KEY, (80, 2))
+    plain, scaled = (rule.choose(KEY, unit * residuals, 10) for unit in (1.0, size))
+    np.testing.assert_array_equal(scaled, plain)
+
+
 def test_new_points_in_every_step_unless_said_otherwise():
     one, two = jax.random.split(KEY)
     draw = small().batches(KEY)
@@ -211,8 +219,25 @@ def test_complex_residuals_have_the_square_of_their_modulus():
     np.testing.assert_allclose(ng.value, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("value", [2j, np.array(2j)], ids=["number", "array"])
+def test_values_and_data_may_be_complex(value):
+    """The imaginary part counts, beside a real field too."""
+    x = jnp.asarray([[0.3, -0.2]])
+    plane = lambda y: jax.lax.complex(jnp.cos(y[0]), jnp.sin(y[0]))
+    real = lambda y: y[0]
+    for u in (plane, real):
+        conditions = [
+            pde.Dirichlet(value, 1, where=lambda key, n: x),
+            pde.Data(x, jnp.asarray([2j])),
+        ]
+        for condition in conditions:
+            np.testing.assert_allclose(at(condition, u)[1], [np.asarray(u(x[0])) - 2j], rtol=1e-15)
+
+
 def test_what_cannot_work_raises_with_the_cure():
     residual = lambda u, x: u(x)
+    with pytest.raises(ValueError, match=r"'k' has a default.*residual\(u, x, \*, k=...\)"):
+        pde.Equation(residual=lambda u, x, k=3.0: u(x) - k, domain=BOX, solution=wave)
     with pytest.raises(ValueError, match=r"conditions=None.*must be given, or solution="):
         pde.Equation(residual=residual, domain=BOX)
     with pytest.raises(ValueError, match=r"residual must be a function"):

@@ -93,6 +93,49 @@ def test_weighted_samples_of_all_states_are_the_full_sum(log_psi):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13)
 
 
+def matrices(params, spins):
+    """A matrix for each configuration, whose determinant changes its sign."""
+    one, two, three = jnp.tanh(spins @ params["w"] + params["b"]).T
+    return jnp.stack([one, two, three, two * three - one], axis=1).reshape(-1, 2, 2)
+
+
+def turned(params, spins):
+    """Complex signs."""
+    log, sign = signed(params, spins)
+    return log, sign * jnp.exp(1j * (spins @ params["w"])[:, 0])
+
+
+def turned_twice(params, spins):
+    """A complex logarithm, and signs beside it."""
+    log, sign = signed(params, spins)
+    return jax.lax.complex(log, (spins @ params["w"])[:, 0]), sign
+
+
+@pytest.mark.parametrize("log_psi", [turned, turned_twice])
+def test_signs_may_be_complex_or_beside_a_complex_logarithm(log_psi):
+    energy = vmc.problem(log_psi, H)
+    batch = vmc.full_sum(energy)
+    with jax.numpy_dtype_promotion("standard"):
+        value, gradient, _ = reference(log_psi, PARAMS)
+        ng = pb.natural_gradient(energy, PARAMS, batch, inverse=pb.Tikhonov(0.01))
+        local = vmc.local_energies(energy, PARAMS, STATES)
+        psi = np.asarray(vector(log_psi, PARAMS))
+    np.testing.assert_allclose(ng.value, value, rtol=1e-12)
+    np.testing.assert_allclose(ravel_pytree(ng.covector)[0], gradient, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(local, MATRIX @ psi / psi, rtol=1e-11)
+
+
+def test_slogdet_has_the_sign_first():
+    log_psi = lambda params, spins: jnp.linalg.slogdet(matrices(params, spins))
+    swapped = lambda params, spins: tuple(log_psi(params, spins))[::-1]
+    psi = np.linalg.det(np.asarray(matrices(PARAMS, STATES)))
+    assert np.any(psi > 0) and np.any(psi < 0)
+    for function in (log_psi, swapped):
+        energy = vmc.problem(function, H)
+        found = vmc.estimate(energy, PARAMS, vmc.full_sum(energy))
+        np.testing.assert_allclose(found.energy, psi @ MATRIX @ psi / (psi @ psi), rtol=1e-12)
+
+
 def test_the_differential_of_a_complex_wave_function():
     """∂E/∂log|ψ| and ∂E/∂arg ψ, pulled back, are the gradient of the Rayleigh quotient."""
     energy = vmc.problem(phased, H)
@@ -292,4 +335,23 @@ def test_the_variance_where_local_energies_outgrow_their_probabilities():
     mean = psi @ MATRIX @ psi / (psi @ psi)
     rest = MATRIX @ psi - mean * psi
     np.testing.assert_allclose(found.energy, mean, rtol=1e-13)
+    np.testing.assert_allclose(found.variance, rest @ rest / (psi @ psi), rtol=1e-12)
+
+
+@pytest.mark.parametrize("steep", [True, False], ids=["steep", "with a node"])
+def test_the_energy_where_an_amplitude_is_lost_beside_others(steep):
+    """A local energy is infinite where the probability is zero, and their product is a number."""
+
+    def log_psi(params, spins):
+        if steep:
+            return params * spins[:, 0] * spins[:, 1] * spins[:, 2]
+        return jnp.where(jnp.sum(spins, axis=1) == SITES, -jnp.inf, params * spins[:, 0])
+
+    energy, size = vmc.problem(log_psi, H), jnp.asarray(400.0 if steep else 0.3)
+    found = vmc.estimate(energy, size, vmc.full_sum(energy))
+    log = np.asarray(log_psi(size, STATES))
+    psi = np.exp(log - np.max(log))
+    mean = psi @ MATRIX @ psi / (psi @ psi)
+    rest = MATRIX @ psi - mean * psi
+    np.testing.assert_allclose(found.energy, mean, rtol=1e-12)
     np.testing.assert_allclose(found.variance, rest @ rest / (psi @ psi), rtol=1e-12)

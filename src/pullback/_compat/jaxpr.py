@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
@@ -165,6 +166,9 @@ def _identity(eqn: Any) -> Any:
 def _content(value: Any) -> Any:
     """The shape, type and bytes of a small array that is known; otherwise `None`."""
     if isinstance(value, jax.core.Tracer) or not isinstance(value, LITERALS):
+        return None
+    # A typed PRNG key is a jax.Array that NumPy cannot read.
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
         return None
     array = np.asarray(value)
     if array.size > SMALL or array.dtype.hasobject:

@@ -146,15 +146,13 @@ class WassersteinGraph(AbstractMetric):
     def root(self, z):
         incidence, like = self._incidence(z)
         return FactorRoot(
-            jnp.swapaxes(jnp.linalg.pinv(finite_or_nan(incidence)), -1, -2),
-            jnp.swapaxes(incidence, -1, -2),
-            like,
+            jnp.swapaxes(_inverse(incidence), -1, -2), jnp.swapaxes(incidence, -1, -2), like
         )
 
     def apply(self, z, v):
         incidence, like = self._incidence(z)
         v = like.ravel(v).reshape(*incidence.shape[:-1])
-        inverse = jnp.linalg.pinv(finite_or_nan(incidence))
+        inverse = _inverse(incidence)
         return like.unravel(jnp.einsum("...en,...em,...m->...n", inverse, inverse, v).ravel())
 
     def sharp(self, z, c):
@@ -174,6 +172,20 @@ class WassersteinGraph(AbstractMetric):
             f"WassersteinGraph takes probabilities, and these outputs go from {float(p.min()):.6g} "
             f"to {float(p.max()):.6g}: return softmax(logits), not logits."
         )
+
+
+def _inverse(incidence: Float[Array, "*batch n E"]) -> Float[Array, "*batch E n"]:
+    """D⁺, NaN where the pseudo-inverse drops a direction in which mass can move.
+
+    A bottleneck between two large parts has a smaller singular value than its own capacity. D D⁺
+    keeps the divergence of every edge; where a direction that separates a and b vertices is
+    dropped, the divergence of the edge between them is off by 1/a and 1/b, one of them at least
+    2/n.
+    """
+    inverse = jnp.linalg.pinv(finite_or_nan(incidence))
+    edges = jnp.sign(incidence)
+    off = jnp.max(jnp.abs(incidence @ (inverse @ edges) - edges), axis=(-2, -1), keepdims=True)
+    return jnp.where(off < 1 / incidence.shape[-2], inverse, jnp.nan)
 
 
 def _spread(vertices: int, edges: int, dtype: Any) -> float:

@@ -51,10 +51,14 @@ class ByResidual(eqx.Module):
         - `residuals`: the residual at each candidate.
         - `count`: how many to keep.
         """
-        flat = residuals.reshape(residuals.shape[0], -1)
-        size = jnp.linalg.norm(flat, axis=1)
+        flat = jnp.abs(residuals.reshape(residuals.shape[0], -1))
         # A residual that is not finite says nothing about where to look.
-        size = jnp.where(jnp.isfinite(size), size, 0.0) ** jnp.asarray(self.power, size.dtype)
+        flat = jnp.where(jnp.all(jnp.isfinite(flat), axis=1, keepdims=True), flat, 0.0)
+        # Only ratios count: the largest is about one, so that no square or power overflows, and
+        # not all of them underflow. A power of two changes no digit.
+        flat = jnp.ldexp(flat, -jnp.frexp(jnp.max(flat, initial=0.0))[1])
+        size = jnp.linalg.norm(flat, axis=1)
+        size = size ** jnp.asarray(self.power, size.dtype)
         mean = jnp.mean(size)
         weight = size / jnp.where(mean > 0, mean, 1.0) + jnp.asarray(self.floor, size.dtype)
         # At zero weight everywhere, all are alike; the Gumbel trick draws without replacement.

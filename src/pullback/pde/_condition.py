@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from .._base.checks import function, integer
+from .._base.pairs import like_precision
 from .._base.show import settings
 from ._box import Box, Face
 
@@ -126,12 +127,22 @@ def points_of(owner: str, where: Sampler, key: PRNGKeyArray, count: int) -> Arra
 
 def difference(owner: str, found: Array, value: Value, x: Array) -> Array:
     """Return what was found at a point without the value g(x) that is wanted there."""
-    wanted = value(x) if callable(value) else jnp.asarray(value, x.dtype)
+    wanted = value(x) if callable(value) else jnp.asarray(value)
+    if not callable(value) and not jnp.iscomplexobj(wanted):
+        wanted = wanted.astype(x.dtype)
     if jnp.shape(wanted) not in ((), jnp.shape(found)):
         raise ValueError(
             f"{owner}: the value at a point has shape {jnp.shape(wanted)}, and that of u is of "
             f"shape {jnp.shape(found)}; choose an entry of a system with component=0."
         )
+    return minus(found, wanted)
+
+
+def minus(found: Array, wanted: Array) -> Array:
+    """Return the difference, complex if one of the two is, in the precision of what was found."""
+    if jnp.iscomplexobj(wanted):
+        kind = like_precision(wanted.dtype, found.dtype)
+        return found.astype(kind) - wanted.astype(kind)
     return found - wanted
 
 

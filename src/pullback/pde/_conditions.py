@@ -21,7 +21,16 @@ from jaxtyping import Array, Float
 
 from .._base.checks import error, floating, integer
 from ._box import Face
-from ._condition import AbstractCondition, Sampler, Value, along, difference, entry, points_of
+from ._condition import (
+    AbstractCondition,
+    Sampler,
+    Value,
+    along,
+    difference,
+    entry,
+    minus,
+    points_of,
+)
 
 
 class Dirichlet(AbstractCondition):
@@ -267,4 +276,4 @@ class Data(AbstractCondition):
                 f"Data: u(x) has shape {jnp.shape(found)} and y has shape {jnp.shape(y)} at a "
                 "point; choose an entry of a system with Data(x, y, component=0)."
             )
-        return found - y.astype(found.dtype)
+        return minus(found, y if jnp.iscomplexobj(y) else y.astype(found.dtype))

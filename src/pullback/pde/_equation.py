@@ -8,6 +8,7 @@ Euclidean metric by \(f\) is the Gauss-Newton matrix of the residuals, which giv
 natural gradient.
 """
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -126,6 +127,7 @@ class Equation(eqx.Module):
         """
         function("Equation", "residual", residual, EXAMPLE)
         assert residual is not None
+        _check_third(residual)
         self.name, self.title, self.residual, self.solution = name, title, residual, solution
         self.widths = None if widths is None else tuple(widths)
         self.inside = integer("Equation", "inside", inside, 1)
@@ -296,6 +298,23 @@ class Equation(eqx.Module):
             wanted = f"numbers for some of {', '.join(self.names)}; {unknown[0]!r} is none"
             raise error("Equation", "weights", weights, wanted, example)
         return dict(weights)
+
+
+def _check_third(residual: Callable[..., Any]) -> None:
+    """Raise a `ValueError` if a constant stands where a residual receives the parameters."""
+    try:
+        arguments = list(inspect.signature(residual).parameters.values())
+    except ValueError:  # a function without a signature
+        return
+    third = arguments[2] if len(arguments) > 2 else None
+    if third is None or third.kind not in (third.POSITIONAL_ONLY, third.POSITIONAL_OR_KEYWORD):
+        return
+    if third.default is not third.empty and third.default is not None:
+        raise ValueError(
+            f"Equation(residual=...): the third argument of a residual receives the parameters, "
+            f"and {third.name!r} has a default. Give a constant by name, residual(u, x, *, "
+            f"{third.name}=...), or leave the default out, residual(u, x, params)."
+        )
 
 
 def stacked(residual: Any) -> Array:

@@ -38,13 +38,15 @@ from .._compat.jaxpr import (
 
 LINEAR = frozenset(
     """neg convert_element_type reshape transpose broadcast_in_dim squeeze expand_dims reduce_sum
-    slice rev cumsum copy real imag conj dynamic_slice gather split device_put""".split()
+    slice rev cumsum copy real imag conj dynamic_slice split device_put""".split()
 )
 """Linear in the one argument that can move."""
 ADDITIVE = frozenset(
-    "add sub add_any concatenate pad select_n dynamic_update_slice complex scatter-add".split()
+    """add sub add_any concatenate pad select_n dynamic_update_slice complex scatter-add
+    gather""".split()
 )
-"""Linear in all floating arguments together: one that does not move adds nothing."""
+"""Linear in all floating arguments together: one that does not move adds nothing, nor does the
+`fill_value` of a `gather`."""
 BILINEAR = frozenset("mul dot_general conv_general_dilated".split())
 ENTRYWISE = frozenset(
     """tanh sin cos tan exp exp2 log log1p expm1 logistic sqrt rsqrt cbrt erf erfc erf_inv abs sign

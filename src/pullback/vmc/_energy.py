@@ -112,7 +112,8 @@ def problem(log_psi: Callable, hamiltonian: AbstractHamiltonian) -> Composite:
 
     - `log_psi`: `log_psi(params, spins)` for spins ±1 of shape (N, sites) returns the N logarithms
         of the amplitudes: real ones of a positive wave function, complex ones, or a pair
-        (log|ψ|, sign) as `jnp.linalg.slogdet` does.
+        (log|ψ|, sign), the sign real or complex. What `jnp.linalg.slogdet` returns may be returned
+        as it is: its fields have names.
     - `hamiltonian`: `ising`, `heisenberg`, `j1j2`, or an `AbstractHamiltonian` of your own.
     """
     function("vmc.problem", "log_psi", log_psi, "vmc.problem(lambda params, spins: ..., H)")
@@ -134,7 +135,10 @@ def amplitudes(
     log_psi: Callable, params: Params, spins: Float[Array, "N sites"]
 ) -> tuple[Array, Array | None, Array | None]:
     """Return log-moduli, and signs or phases if there are any, of a batch of configurations."""
-    made = log_psi(params, spins)
+    made: Any = log_psi(params, spins)
+    if hasattr(made, "logabsdet"):
+        # jnp.linalg.slogdet has the sign first.
+        made = made.logabsdet, made.sign
     pair = isinstance(made, tuple | list) and len(made) == 2
     log: Any = made[0] if pair else made
     sign: Any = made[1] if pair else None
@@ -146,8 +150,10 @@ def amplitudes(
             f"{' and '.join(map(str, shapes))}. A function of one configuration is batched by "
             "jax.vmap(f, (None, 0))."
         )
-    if jnp.iscomplexobj(log):
-        return jnp.real(log), None, jnp.imag(log)
+    if jnp.iscomplexobj(log) or jnp.iscomplexobj(sign):
+        phase = jnp.imag(log)
+        phase = phase if sign is None else phase + jnp.angle(sign).astype(phase.dtype)
+        return jnp.real(log), None, phase
     return log, None if sign is None else jnp.sign(sign).astype(jnp.int8), None
 
 
@@ -208,7 +214,11 @@ def _of_matrix(
 
 def _ratios(elements: Array, here: Any, there: Any) -> tuple[Array, Array | None]:
     """Return Σ_k H_ik ψ_k/ψ_i, real and imaginary parts; without phases the real part only."""
-    ratio = jnp.exp(there[0] - here[0][:, None])
+    return _summed(elements, jnp.exp(there[0] - here[0][:, None]), here, there)
+
+
+def _summed(elements: Array, ratio: Array, here: Any, there: Any) -> tuple[Array, Array | None]:
+    """Return the same for given moduli of ψ_k/ψ_i, or of ψ_k alone, which no ψ_i divides."""
     if here[1] is not None:
         ratio = ratio * (there[1] * here[1][:, None]).astype(ratio.dtype)
     real = jnp.real(elements).astype(ratio.dtype) * ratio
@@ -256,12 +266,21 @@ def estimate(energy: Composite, params: Params, batch: tuple[Any, Any]) -> Estim
     log, sign, phase = _parts(energy.outputs(params, batch[0]))
     p, targets = probabilities(log), batch[1]
     whole = isinstance(targets, Matrix)
-    real, imaginary = _of_matrix(targets, log, sign, phase) if whole else targets
-    mean = jnp.sum(p * real)
-    # Where p underflows the square of a local energy overflows: the two roots are multiplied.
     root = jnp.exp(jax.nn.log_softmax(2 * log) / 2)
-    square = (root * (real - mean)) ** 2
-    square = square if imaginary is None else square + (root * imaginary) ** 2
+    if whole:
+        # √p times the local energies: these overflow where a probability underflows, or is zero.
+        there = [None if x is None else x[targets.index] for x in (log, sign, phase)]
+        moduli = root[targets.index]
+        scaled, turned = _summed(targets.elements, moduli, (log, sign, phase), there)
+        mean = jnp.sum(root * scaled)
+        square = (scaled - mean * root) ** 2
+    else:
+        real, imaginary = targets
+        mean = jnp.sum(p * real)
+        # Where p underflows the square of a local energy overflows: the two roots are multiplied.
+        square = (root * (real - mean)) ** 2
+        turned = None if imaginary is None else root * imaginary
+    square = square if turned is None else square + turned**2
     variance = jnp.sum(square)
     error = jnp.zeros_like(mean) if whole else jnp.sqrt(jnp.sum(p * square))
     return Estimate(mean, variance, error)
