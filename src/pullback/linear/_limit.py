@@ -30,7 +30,7 @@ import numpy as np
 import scipy  # its parts load when they are used: by name they would change warning filters
 
 from ._digits import ONE, ZERO, digits, exact, null_space, tail
-from ._newton_flow import independent_columns, independent_rows
+from ._newton_flow import independent_columns, independent_rows, units_of_columns
 from ._program import DIGITS, HALF, Infeasible, certain, optimum
 
 
@@ -38,8 +38,12 @@ def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """The limit of β_t/t, from the signed inputs and the start."""
     if independent_rows(x):
         return np.linalg.lstsq(x, np.ones(x.shape[0]), rcond=None)[0]
+    units = units_of_columns(x)
+    beta, x = beta * units, x / units
     columns = independent_columns(x)
     try:
+        if not len(columns):
+            raise Infeasible
         v = _limit(x, beta, x[:, columns])
     except Infeasible:
         raise ValueError(
@@ -47,7 +51,7 @@ def limit_direction(x: np.ndarray, beta: np.ndarray) -> np.ndarray:
             "data, so there is no limit direction; call flow(..., t)."
         ) from None
     if len(columns) == x.shape[1]:
-        return v
+        return v / units
     return np.linalg.lstsq(x, x[:, columns] @ v, rcond=None)[0]
 
 

@@ -185,7 +185,7 @@ class Logistic(eqx.Module):
 
         - `beta`, `x`, `y`: coefficients, inputs and labels.
         - `inputs`: a sample of the population, of at least D independent rows; defaults to standard
-            normal inputs, in closed form.
+            normal inputs, in closed form. Inside `jit` the result is NaN for dependent rows.
         """
         owner = "Logistic.population_natural_gradient"
         beta, x, y = _checked(owner, beta, x, y)
@@ -200,7 +200,12 @@ class Logistic(eqx.Module):
             raise checks.error(
                 owner, "inputs", inputs, f"of shape {shape}, not {inputs.shape}; {cure}"
             )
-        return sampled_natural_gradient(inputs, log_fisher(inputs @ beta), gradient) / count
+        found, spans = sampled_natural_gradient(inputs, log_fisher(inputs @ beta), gradient)
+        if checks.is_concrete(spans) and not bool(spans):
+            wanted = f"rows of rank {dimension}, so that the Fisher matrix has an inverse"
+            cure = "draw more inputs, or leave them out for standard normal ones"
+            raise checks.error(owner, "inputs", inputs, f"{wanted}; {cure}")
+        return found / count
 
 
 def _checked(

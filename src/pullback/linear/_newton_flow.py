@@ -55,6 +55,16 @@ def independent_columns(x: np.ndarray) -> np.ndarray:
     return np.sort(order[: int(np.sum(s > max(x.shape) * np.finfo(s.dtype).eps * s[0]))])
 
 
+def units_of_columns(x: np.ndarray) -> np.ndarray:
+    """The units in which all columns of a matrix have one size, where these are independent.
+
+    They are 1 where the columns depend on each other: then the units decide what the least norm is.
+    """
+    # Powers of two, so that dividing by them does not round.
+    units = np.ldexp(1.0, np.frexp(np.max(np.abs(x), axis=0))[1])
+    return units if len(independent_columns(x / units)) == x.shape[1] else np.ones(x.shape[1])
+
+
 def logits_in_closed_form(u: np.ndarray, t: float) -> np.ndarray:
     r"""The margins \(u(t)\) of the flow if the rows are independent.
 
@@ -71,13 +81,15 @@ def newton_flow(beta: np.ndarray, x: np.ndarray, t: float, tolerance: float) -> 
     start = x @ beta
     if independent_rows(x):
         return beta + np.linalg.lstsq(x, logits_in_closed_form(start, t) - start, rcond=None)[0]
+    units = units_of_columns(x)
+    beta, x = beta * units, x / units
     columns = independent_columns(x)
     few = x[:, columns]
     moved, now = _path(start, few, t, tolerance)
     if now < t:
         moved = long_path(beta, x, columns, moved, now, t, tolerance)
     if len(columns) == x.shape[1]:
-        return beta + moved
+        return (beta + moved) / units
     # The flow moves in the row space.
     return beta + np.linalg.lstsq(x, few @ moved, rcond=None)[0]
 

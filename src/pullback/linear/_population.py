@@ -9,15 +9,18 @@ one-dimensional integrals of functions analytic in a strip. The trapezoidal rule
 exponentially for them: 401 nodes give all digits at every σ. The inverse is \(a^{-1}(I - bb^\top) +
 c^{-1}bb^\top\).
 
-*Any other population* by Monte Carlo: \(F = Z^\top WZ/M = R^\top R/M\) from a QR of \(W^{1/2}Z\).
+*Any other population* by Monte Carlo: \(F = Z^\top WZ/M = R^\top R/M\) from a QR of \(W^{1/2}Z\),
+or from the graded rows of `_graded.py` where light rows decide.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._base.types import Scalar
+from ._graded import graded_triangle
+from ._weighted import column_units, heavy_rows_span
 
 NODES = np.linspace(-1.0, 1.0, 401)
 
@@ -52,9 +55,36 @@ def gaussian_natural_gradient(
 
 def sampled_natural_gradient(
     inputs: Float[Array, "M D"], log_weights: Float[Array, " M"], gradient: Float[Array, " D"]
+) -> tuple[Float[Array, " D"], Bool[Array, ""]]:
+    """The gradient under the inverse Fisher matrix averaged over a sample of inputs.
+
+    Also whether the inputs span all dimensions; the gradient is NaN where they do not.
+    """
+    units = column_units(inputs)
+    rows = inputs / units[None, :]
+    arguments = rows, log_weights, gradient / units
+    solved, spans = jax.lax.cond(
+        heavy_rows_span(rows, log_weights),
+        lambda *given: (_solved(*given), jnp.asarray(True)),
+        _solved_graded,
+        *arguments,
+    )
+    return jnp.where(spans, solved / units * inputs.shape[0], jnp.nan), spans
+
+
+def _solved(
+    rows: Float[Array, "M D"], log_weights: Float[Array, " M"], covector: Float[Array, " D"]
 ) -> Float[Array, " D"]:
-    """The gradient under the inverse Fisher matrix averaged over a sample of inputs."""
+    """The solution for the summed Fisher matrix, from a QR of the weighted rows."""
     shift = jnp.max(log_weights)
-    r = jnp.linalg.qr(inputs * jnp.exp((log_weights - shift) / 2)[:, None], mode="r")
-    half = jax.scipy.linalg.solve_triangular(r, gradient, trans="T")
-    return jax.scipy.linalg.solve_triangular(r, half) * (inputs.shape[0] * jnp.exp(-shift))
+    r = jnp.linalg.qr(rows * jnp.exp((log_weights - shift) / 2)[:, None], mode="r")
+    half = jax.scipy.linalg.solve_triangular(r, covector, trans="T")
+    return jax.scipy.linalg.solve_triangular(r, half) * jnp.exp(-shift)
+
+
+def _solved_graded(
+    rows: Float[Array, "M D"], log_weights: Float[Array, " M"], covector: Float[Array, " D"]
+) -> tuple[Float[Array, " D"], Bool[Array, ""]]:
+    """The same for weights of any spread, and whether the rows span all dimensions."""
+    triangle = graded_triangle(rows, log_weights, jnp.zeros_like(log_weights))
+    return triangle.metric_solution(covector), triangle.rank == rows.shape[1]

@@ -4,32 +4,27 @@ r"""Weighted least squares with weights that span any number of decades.
 several.} \]
 
 \(A^\top W A\) is never formed. If the rows are independent, the weights cancel and \(d = A^+ b\).
-Otherwise rows are sorted by weight and columns pivoted: Householder's QR of \(W^{1/2}A\) then has
-an error that is small *row by row* (Powell and Reid; Cox and Higham), so that a row of weight
-\(10^{-200}\) still decides what the heavier rows leave open. Normal equations lose all of that once
-the weights spread over more than sixteen decades.
+Otherwise, where rows of nearly the largest weight span all dimensions, rows are sorted by weight and
+columns pivoted in Householder's QR of \(W^{1/2}A\). Where they do not, the rows are reduced with
+their weights kept apart (`_graded.py`), so that a row of weight \(10^{-200}\) still decides
+what the heavier rows leave open, also where these are dependent. Normal equations lose all of that
+once the weights spread over more than sixteen decades.
 
-*Weights beyond the range of floating point.* Let \(\ell\) be the sorted logarithms of the weights.
-A gap \(\ell_i - \ell_{i+1} > 80\) makes everything below it invisible to everything above it, to
-\(e^{-80}\); shrinking the gap to 80 changes nothing in double precision. If the heaviest D rows
-still spread over more than the exponents of floating point can hold, their weights are capped
-above: fewer than D rows in general position are met exactly whatever their weights.
-
-*Rank.* The rank of \(A\) is that of the unweighted rows, and is decided there, by the singular
-values against \(\max(N, D)\,\varepsilon\,\sigma_1\): in the weighted matrix a small pivot means a
-light row as often as a dependent one.
+*Rank.* The rank of \(A\) is that of the unweighted rows, and is decided there: in the weighted
+matrix a small pivot means a light row as often as a dependent one. Columns of any units are
+independent if they are so at a common size, because the minimiser is then one and changes with the
+units as it should. Otherwise the singular values decide, against \(\max(N,
+D)\,\varepsilon\,\sigma_1\).
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from .._base.vector import finite_or_nan
-
-GAP = 80.0
-"""The difference of log-weights beyond which a lighter row does not affect a heavier one."""
+from ._graded import TINY_ROW, graded_triangle
 
 
 # Compiled here, so that calls outside compiled code do not compile the branches below each time.
@@ -43,49 +38,79 @@ def least_squares(
     """The minimiser of least norm, from the logarithms of weights and targets and their signs."""
     n, d = a.shape
     if n <= d:
-        return _by_svd(a, log_weights, log_targets, signs)
-    pivots = jnp.abs(jnp.diagonal(jax.scipy.linalg.qr(a, mode="r", pivoting=True)[0]))
-    full = pivots[-1] > max(n, d) * jnp.finfo(a.dtype).eps * pivots[0]
-    return jax.lax.cond(full, _sorted_qr, _by_svd, a, log_weights, log_targets, signs)
+        u, s, vt, keep = _singular(a)
+        inverse = jnp.where(keep, 1 / jnp.where(keep, s, 1), 0)
+        return jax.lax.cond(
+            jnp.sum(keep) == n,
+            lambda: vt.T @ (inverse * (u.T @ (signs * jnp.exp(log_targets)))),
+            lambda: _graded(*_row_space(a, vt, keep), log_weights, log_targets, signs),
+        )
+    units = column_units(a)
+    scaled = a / units[None, :]
+
+    def far():
+        pivots = _pivots(scaled)
+        full = pivots[-1] > max(n, d) * jnp.finfo(a.dtype).eps * pivots[0]
+        at_once = lambda: (scaled, jnp.diag(1 / units))
+        reduced = lambda: _row_space(a, *_singular(a)[2:])
+        return _graded(*jax.lax.cond(full, at_once, reduced), log_weights, log_targets, signs)
+
+    def near():
+        return _sorted_qr(scaled, log_weights, log_targets, signs) / units
+
+    return jax.lax.cond(heavy_rows_span(scaled, log_weights), near, far)
 
 
-def _by_svd(
-    a: Float[Array, "N D"],
+def column_units(a: Float[Array, "N D"]) -> Float[Array, " D"]:
+    """Powers of two of about the size of each column; 1 for a column of zeros."""
+    # Powers of two, so that dividing by them does not round.
+    _, exponents = jnp.frexp(jnp.max(jnp.abs(a), axis=0))
+    return jnp.ldexp(jnp.ones(a.shape[1], a.dtype), exponents)
+
+
+def heavy_rows_span(a: Float[Array, "N D"], log_weights: Float[Array, " N"]) -> Bool[Array, ""]:
+    """Whether rows of nearly the largest weight span all dimensions, so that no light row decides.
+
+    Then the rounding of the heaviest row stays far below the least pivot of a QR.
+    """
+    eps = float(jnp.finfo(a.dtype).eps)
+    heavy = log_weights > jnp.max(log_weights) + math.log(eps) / 2
+    pivots = _pivots(jnp.where(heavy[:, None], a, 0))
+    return pivots[-1] > eps**0.25 * pivots[0]
+
+
+def _pivots(a: Float[Array, "N D"]) -> Float[Array, " D"]:
+    """The pivots of a QR with pivoted columns, largest first."""
+    return jnp.abs(jnp.diagonal(jax.scipy.linalg.qr(a, mode="r", pivoting=True)[0]))
+
+
+def _singular(a: Float[Array, "N D"]) -> tuple[Array, Array, Array, Array]:
+    """The singular value decomposition, and which singular values are not rounding."""
+    u, s, vt = jnp.linalg.svd(finite_or_nan(a), full_matrices=False)
+    return u, s, vt, s > max(a.shape) * jnp.finfo(a.dtype).eps * s[0]
+
+
+def _row_space(
+    a: Float[Array, "N D"], vt: Float[Array, "K D"], keep: Bool[Array, " K"]
+) -> tuple[Float[Array, "N K"], Float[Array, "K D"]]:
+    """The rows in coordinates of the row space, and the directions of these coordinates."""
+    rows = jnp.where(keep[None, :], a @ vt.T, 0)
+    size = lambda b: jnp.max(jnp.abs(b), axis=1)
+    # What is left of a row outside of the row space is rounding.
+    inside = size(rows) > TINY_ROW * max(a.shape) * jnp.finfo(a.dtype).eps * size(a)
+    return jnp.where(inside[:, None], rows, 0), jnp.where(keep[:, None], vt, 0)
+
+
+def _graded(
+    rows: Float[Array, "N K"],
+    directions: Float[Array, "K D"],
     log_weights: Float[Array, " N"],
     log_targets: Float[Array, " N"],
     signs: Float[Array, " N"],
 ) -> Float[Array, " D"]:
-    """The minimiser of least norm at any rank, by reduction to the row space."""
-    # There either the rows are independent, and the weights cancel, or the columns are.
-    u, s, vt = jnp.linalg.svd(finite_or_nan(a), full_matrices=False)
-    keep = s > max(a.shape) * jnp.finfo(a.dtype).eps * s[0]
-    inverse = jnp.where(keep, 1 / jnp.where(keep, s, 1), 0)
-
-    def cancelled(_):
-        return inverse * (u.T @ (signs * jnp.exp(log_targets)))
-
-    def weighted(_):
-        # The columns that are left out become coordinate directions of weight zero, which the
-        # pivoting puts last.
-        return _sorted_qr(
-            jnp.where(keep[None, :], u * s[None, :], 0),
-            log_weights,
-            log_targets,
-            signs,
-            rank=jnp.sum(keep),
-        )
-
-    all_rows = (jnp.sum(keep) == a.shape[0]) if a.shape[0] <= a.shape[1] else jnp.asarray(False)
-    return vt.T @ jax.lax.cond(all_rows, cancelled, weighted, None)
-
-
-def _representable(log_weights: Float[Array, " N"], columns: int) -> Float[Array, " N"]:
-    """Sorted log-weights brought into the range of floating point, as derived in the module."""
-    limit = 1.8 * math.log(float(jnp.finfo(log_weights.dtype).max))
-    gaps = jnp.minimum(-jnp.diff(log_weights), GAP)
-    shrunk = -jnp.concatenate([jnp.zeros(1, log_weights.dtype), jnp.cumsum(gaps)])
-    shrunk = jnp.minimum(shrunk - shrunk[min(columns, shrunk.shape[0]) - 1], limit)
-    return jnp.where(log_weights[0] - log_weights[-1] < limit, log_weights - log_weights[0], shrunk)
+    """The minimiser for weights of any spread, from coordinates and their directions."""
+    targets = signs * jnp.exp(log_targets)
+    return graded_triangle(rows, log_weights, targets).solution() @ directions
 
 
 def _sorted_qr(
@@ -93,11 +118,10 @@ def _sorted_qr(
     log_weights: Float[Array, " N"],
     log_targets: Float[Array, " N"],
     signs: Float[Array, " N"],
-    rank: Int[Array, ""] | None = None,
 ) -> Float[Array, " D"]:
-    """The minimiser by a sorted and pivoted QR; columns beyond the rank are left out."""
+    """The minimiser by a sorted and pivoted QR, for independent columns."""
     order = jnp.argsort(-log_weights)
-    half = _representable(log_weights[order], a.shape[1]) / 2
+    half = (log_weights - jnp.max(log_weights))[order] / 2
     scaled = a[order] * jnp.exp(half)[:, None]
     columns = jax.scipy.linalg.qr(scaled, mode="r", pivoting=True)[1]
     targets = signs[order] * jnp.exp(half + log_targets[order])
@@ -106,12 +130,5 @@ def _sorted_qr(
     triangle = jnp.linalg.qr(jnp.column_stack([scaled[:, columns], targets]), mode="r")
     r = triangle[: a.shape[1], :-1]
     rhs = triangle[: a.shape[1], -1]
-    if rank is not None:
-        inside = jnp.arange(r.shape[0]) < rank
-        r = jnp.where(inside[:, None] & inside[None, :], r, jnp.eye(*r.shape, dtype=r.dtype))
-        rhs = jnp.where(inside, rhs, 0)
-    # Each row of R has the scale of its own weight. With the scale divided out, the back
-    # substitution neither over- nor underflows.
-    scale = jnp.maximum(jnp.max(jnp.abs(r), axis=1), jnp.finfo(r.dtype).tiny)
-    solution = jax.scipy.linalg.solve_triangular(r / scale[:, None], rhs / scale)
+    solution = jax.scipy.linalg.solve_triangular(r, rhs)
     return jnp.zeros(a.shape[1], a.dtype).at[columns].set(solution)
