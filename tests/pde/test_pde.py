@@ -143,7 +143,10 @@ def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
         and (tmp_path / "t-A.png").stat().st_size > 10_000
         and (tmp_path / "t-F-prime.png").exists()
     )
-    assert "ENGD, published" in shown and "3.4e-01 (step 10)" in shown
+    assert "| 2.0e-10 | 2.0e-02 (L-BFGS, step 10) |" in shown, (
+        "the best at this step, not at its end"
+    )
+    assert "above" not in shown
     for words in (["Z"], ["A", "--seeds", "0"], ["A", "--processes", "0"]):
         with pytest.raises(SystemExit) as left:
             command.main(words)

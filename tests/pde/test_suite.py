@@ -10,7 +10,10 @@ from pullback import pde
 from pullback_lab import pde as lab
 from pullback_lab.cli import app
 from pullback_lab.pde import __main__ as command
-from pullback_lab.pde import cases, problems, references
+from pullback_lab.pde import cases, problems, published, references
+from pullback_lab.pde.picture import COLOURS
+from pullback_lab.pde.published import MARKS
+from pullback_lab.pde.table import compared, table
 
 NU = problems.VISCOSITY
 
@@ -79,6 +82,29 @@ def test_published_numbers_of_parameters_points_and_curves():
             steps = [mark.step for mark in curve.marks]
             assert steps == sorted(set(steps)) and curve.source.startswith("arXiv")
     assert lab.curves("Burgers") == []
+
+
+def test_a_mark_is_compared_with_the_published_curve_that_is_the_best_there():
+    made = lambda error, relative: [
+        lab.Measured(s, 0.1, 0.2, 0.0, error, relative) for s in (0, *MARKS[:7])
+    ]
+    found = [(row.mark, row.published[0].method) for row in compared("A", [made(1.0, 2.0)])]
+    assert found == [
+        (10, "L-BFGS"), (30, "L-BFGS"), (100, "Hessian-free"), (200, "Hessian-free"),
+        (400, "Hessian-free"), (800, "ENGD, per layer"), (1600, "ENGD, per layer"),
+    ]  # fmt: skip
+    # The best at a step up to which no curve went is the one with the least error at its end.
+    curve, mark = published.best("A", 10_000)
+    assert (curve.method, mark.step, mark.error) == ("ENGD", 5702, 6.186e-8)
+    # The median of three is above from step 100 on, at its absolute error.
+    lines = table("A", [made(1e-9, 1.0), made(1e-3, 1.0), made(1.0, 1.0)]).splitlines()
+    rows = [line for line in lines if line.startswith(("| 30 ", "| 100 "))]
+    assert "| 1.0e-03 | 1.0e+00 | 1.0e+00 | 2.5e-03 (L-BFGS, step 30) |" in rows[0]
+    assert "| **1.0e-03 above** | 1.0e+00 | 1.0e+00 | 2.8e-04 (Hessian-free, step 9" in rows[1]
+    # Where the published solution is normalised, the relative error is compared.
+    (row,) = [x for x in table("G", [made(9.0, 0.1)]).splitlines() if x.startswith("| 100 ")]
+    assert "| 9.0e+00 | 9.0e+00 | **1.0e-01 above** | 4.0e-02 (SPRING, line search, " in row
+    assert len(COLOURS) >= max(len(lab.curves(name)) for name in lab.PUBLISHED)
 
 
 @pytest.mark.parametrize("name", ["F", "F'", "G"])
