@@ -10,7 +10,7 @@ from pullback import pde
 from pullback_lab import pde as lab
 from pullback_lab.cli import app
 from pullback_lab.pde import __main__ as command
-from pullback_lab.pde import cases, problems, published, references
+from pullback_lab.pde import cases, problems, published, references, run
 from pullback_lab.pde.picture import COLOURS
 from pullback_lab.pde.published import MARKS
 from pullback_lab.pde.table import compared, table
@@ -168,7 +168,8 @@ def test_equations_are_solved_by_the_command(monkeypatch, tmp_path):
 
     monkeypatch.setattr(command, "one", one)
     out = tmp_path / "made"
-    words = ["pde", "A", "F'", "--seeds", "2", "--steps", "9", "--as-published", "--out", str(out)]
+    words = ["pde", "A", "F'", "--seeds", "2", "--steps", "9", "--as-published"]
+    words += ["--minutes", "10", "--out", str(out)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0 and "published points and initialisation" in done.output
     assert {path.name for path in out.iterdir()} == {
@@ -179,3 +180,14 @@ def test_equations_are_solved_by_the_command(monkeypatch, tmp_path):
     assert (steps, seconds, momentum, progress, published) == (9, 600.0, True, True, True)
     assert folder == out / "runs" / "F-prime-published" / "seed-1"
     assert CliRunner().invoke(app, ["pde", "Z"]).exit_code == 2
+    # Without a limit in time a run makes all steps of its equation, up to the last mark.
+    assert CliRunner().invoke(app, ["pde", "C", "--out", str(out)]).exit_code == 0
+    assert asked[-1][:4] == ("C", 0, 3200, float("inf"))
+    assert CliRunner().invoke(app, ["pde", "C", "--minutes", "0"]).exit_code == 2
+
+
+def test_measurements_are_taken_exactly_at_the_marks():
+    for steps in (*cases.STEPS.values(), 15, 30, 60, 100):
+        every = run.interval(steps)
+        assert all(mark % every == 0 for mark in MARKS if mark <= steps) and steps >= 10 * every
+    assert [run.interval(steps) for steps in (1, 9, 20, 60, 100, 3200)] == [1, 1, 2, 5, 10, 10]

@@ -137,7 +137,7 @@ def solve(
     progress: bool = True,
     folder: Path | None = None,
 ) -> list[Measured]:
-    """Train from a seed; returns the measurements, one every `every` steps and one at the end."""
+    """Train from a seed; returns the measurements, at every multiple of `every` and at the end."""
     chosen = equation if isinstance(equation, Case) else as_case(equation)
     start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
     params = chosen.start(start)
@@ -164,7 +164,7 @@ def solve(
     def watch(report: Report) -> bool:
         nonlocal loss
         loss = float(report.rows["loss_after"][-1])
-        if report.step >= notes.found[-1].step + every:
+        if report.step % every == 0 and report.step > notes.found[-1].step:
             note(report.params, report.step)
         return bool((now() - began - outside)[0] >= seconds)
 
@@ -173,12 +173,19 @@ def solve(
     if (now() - began)[0] >= seconds or begun >= steps:
         return notes.found
     batches = chosen.equation.batches(points)
+    # `fit` makes several steps at once, but stops where it evaluates: there `watch` measures.
     done = fit(
-        opt, params, batches, steps, key=draws, callback=watch, progress=progress, checkpoint=saved
-    )
+        opt, params, batches, steps, key=draws, evaluate=lambda params: {}, every=every,
+        callback=watch, progress=progress, checkpoint=saved,
+    )  # fmt: skip
     if notes.found[-1].step != done.steps:
         note(done.params, done.steps)
     return notes.found
+
+
+def interval(steps: int) -> int:
+    """How many steps lie between two measurements: a divisor of all `MARKS`, 10 in long runs."""
+    return max(every for every in (1, 2, 5, 10) if every == 1 or 10 * every <= steps)
 
 
 def _newest(saved: Checkpoints) -> int:
@@ -200,5 +207,4 @@ def one(
     jax.config.update("jax_enable_x64", True)
     chosen = case(name, published)
     opt = optimiser(chosen.equation, momentum, published, chosen.field)
-    every = max(1, min(10, steps // 10))
-    return solve(chosen, opt, seed, steps, seconds, every, progress, folder)
+    return solve(chosen, opt, seed, steps, seconds, interval(steps), progress, folder)
