@@ -117,7 +117,15 @@ def test_a_small_equation_is_solved(tmp_path):
     assert [m.step for m in rest] == [0, 20, 30, 40, 60]
     assert rest[-1].error == found[-1].error, "the bits are those of the run that was not resumed"
     assert rest[-1].seconds > half[-1].seconds
+    note = lambda: json.loads((tmp_path / "run.json").read_text())
+    ended = {"complete": True, "steps": 60, "made": 60}
+    assert ended.items() <= note().items() and note()["version"] == pb.__version__
+    (tmp_path / "run.json").write_text(json.dumps(note() | {"date": "2000-01-01"}))
     assert seen(lab.solve(small, opt, 0, 60, 600.0, 20, folder=tmp_path)) == seen(rest)
+    assert note()["date"] == "2000-01-01", "the run was made then"
+    # A run without time left says so.
+    lab.solve(small, opt, 0, 90, 1e-9, 20, folder=tmp_path)
+    assert {"complete": False, "steps": 90, "made": 60}.items() <= note().items()
 
 
 def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
