@@ -15,13 +15,12 @@ from pullback_lab.pde.picture import COLOURS
 from pullback_lab.pde.published import MARKS
 from pullback_lab.pde.table import compared, table
 
-NU = problems.VISCOSITY
 
-
-def test_the_reference_of_burgers_solves_it():
+@pytest.mark.parametrize("viscosity", [problems.VISCOSITY, problems.PERIODIC_VISCOSITY])
+def test_the_reference_of_burgers_solves_it(viscosity):
     rng = np.random.default_rng(0)
     points = np.stack([rng.uniform(0.05, 1, 60), rng.uniform(-1, 1, 60)], axis=1)
-    u = lambda shift: references.burgers(points + np.asarray(shift), NU)
+    u = lambda shift: references.burgers(points + np.asarray(shift), viscosity)
     h = 1e-4
     first = lambda axis: (
         (8 * (u(h * axis) - u(-h * axis)) - u(2 * h * axis) + u(-2 * h * axis)) / (12 * h)
@@ -30,13 +29,30 @@ def test_the_reference_of_burgers_solves_it():
     twice = (16 * (u(h * x) + u(-h * x)) - u(2 * h * x) - u(-2 * h * x) - 30 * u(0 * x)) / (
         12 * h**2
     )
-    residual = first(t) + u(0 * x) * first(x) - NU * twice
+    residual = first(t) + u(0 * x) * first(x) - viscosity * twice
     size = 1 + np.abs(first(t)) + np.abs(u(0 * x) * first(x))
     assert np.max(np.abs(residual) / size) < 1e-6
     start = np.stack([np.zeros(20), rng.uniform(-1, 1, 20)], axis=1)
     np.testing.assert_allclose(
-        references.burgers(start, NU), -np.sin(np.pi * start[:, 1]), atol=1e-14
+        references.burgers(start, viscosity), -np.sin(np.pi * start[:, 1]), atol=1e-14
     )
+    np.testing.assert_allclose(u(2 * x), u(0 * x), atol=1e-12)  # of period 2
+
+
+def test_the_periodic_network_is_periodic_and_has_the_dsgnar_problem():
+    case = lab.case("Burgers-periodic")
+    params = case.start(jax.random.key(0))
+    u = lambda x: case.field(params, x)
+    for end in ([0.3, -1.0], [0.8, 0.2]):
+        x = jnp.asarray(end)
+        found, wanted = pde.jet(u, x), pde.jet(u, x + jnp.asarray([0.0, 2.0]))
+        assert all(np.allclose(a, b, rtol=1e-12) for a, b in zip(found, wanted, strict=True))
+    equation, x = case.equation, jnp.asarray([0.3, 0.4])
+    v = lambda x: x[0] * x[1] ** 2
+    assert abs(equation.residual(v, x) - (0.16 + 0.3**2 * 2 * 0.4**3 - 0.01 * 2 * 0.3)) < 1e-14
+    (start,) = equation.conditions
+    assert abs(start.residual(v, jnp.asarray([0.0, 0.5])) - 1.0) < 1e-15
+    assert case.steps == 1600 and equation.size < equation.inside
 
 
 def test_the_reference_of_allen_cahn_solves_it():
@@ -133,7 +149,9 @@ def test_the_published_start_is_uniform_and_ours_has_its_transitions_inside():
     assert 0.1 < np.abs(v).max() <= 1 / 8
 
 
-@pytest.mark.parametrize("name", ["Burgers", "Allen-Cahn", "Kovasznay", "Inverse", "Helmholtz"])
+@pytest.mark.parametrize(
+    "name", ["Burgers", "Burgers-periodic", "Allen-Cahn", "Kovasznay", "Inverse", "Helmholtz"]
+)
 def test_every_case_has_a_start_points_and_a_reference(name, monkeypatch):
     monkeypatch.setattr(cases, "TEST_POINTS", 50)
     monkeypatch.setattr(cases, "allen_cahn", lambda: references.allen_cahn(512, 40, 2))

@@ -256,7 +256,9 @@ def test_every_goal_for_compiling_is_measured(monkeypatch, tmp_path):
     names = [goal.text.partition(",")[0] for goal in wanted]
     assert {"W2p", "P5", "P10"} < set(names)
     results = command.full(names, False, 1, lambda text: None)
-    verdicts = {name: goal.line(results)["verdict"] for name, goal in zip(names, wanted, strict=True)}
+    verdicts = {
+        name: goal.line(results)["verdict"] for name, goal in zip(names, wanted, strict=True)
+    }
     assert verdicts == {
         "W1": "**missed**",
         "W4": "**missed**",
