@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import page
-from .entries import ENTRIES, FLOOR, OURS, PRODUCTS
+from .entries import COMPILED, ENTRIES, FLOOR, OURS, PRODUCTS
 from .environments import ROOT
 from .measure import call, compile_seconds, measure, reference_path
 from .problems import GROUPS, TABLES
@@ -135,7 +135,7 @@ def full(names: list[str], peers: bool, rounds: int, say) -> dict:
             )
         if name not in ("W5", *GROUPS["VMC"]) and (os.cpu_count() or 1) > 1:
             results["threads2"][name] = _two_threads(name, results, rounds, say)
-        if name in ("W1", "W4"):
+        if name in COMPILED:
             say(f"{name}: compile")
             found = {
                 str(threads): compile_seconds(name, OURS, threads, min(rounds, 3))

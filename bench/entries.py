@@ -8,6 +8,7 @@ from .problems import DEPTHS, REPEATS
 OURS = Entry("pullback", "ours", "ours", "default")
 GENERIC = Entry("pullback, generic route (J formed)", "ours", "ours", "generic")
 SMALL = Entry("pullback, without huge pages", "ours", "ours", "default", huge=False)
+WHOLE = Entry("pullback, with certificate and statistics", "ours", "ours", "whole")
 KRYLOV = Entry("pullback, Krylov", "ours", "ours", "krylov")
 FLOOR = Entry("floor", "ours", "floor", "floor")
 TORCH = Entry("torch, the structured algorithm by hand", "torch", "torch_libraries", "structured")
@@ -43,9 +44,9 @@ ENTRIES = {
         MINSR,
     ],
     "W2": [OURS, FLOOR, TORCH, NNGEOMETRY, TANGENTS, GENERIC, FUNC, MINSR, CONTRACTION, CURVLINOPS],
-    "W2p": [OURS, FLOOR, GENERIC],
-    "P5": [OURS, FLOOR, GENERIC],
-    "P10": [OURS, FLOOR, GENERIC],
+    "W2p": [OURS, WHOLE, FLOOR, GENERIC],
+    "P5": [OURS, WHOLE, FLOOR, GENERIC],
+    "P10": [OURS, WHOLE, FLOOR, GENERIC],
     "W3": [OURS, FLOOR, TORCH, GENERIC, FUNC, NNGEOMETRY, SR],
     "W4": [OURS, SMALL, FLOOR, TORCH, NNGEOMETRY, KRYLOV, CURVLINOPS],
     "W5": [
@@ -69,3 +70,5 @@ PRODUCTS = [
     Entry("one product K y", "ours", "ours", "kernel-products", REPEATS),
 ]
 """On W4, after the linearisation; K is the kernel, m × m."""
+COMPILED = ("W1", "W4", "W2p", "P5", "P10")
+"""The workloads whose time to trace and compile has a goal."""

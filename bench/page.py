@@ -36,6 +36,8 @@ METHOD = """
 - Peak MB is the high-water mark of resident memory in a fresh process above what it held before
   the first call, compilation included; beside it that of the first run alone, above what was held
   once compiled.
+- `pullback` returns the vector alone: what only its certificate and its statistics need is not
+  computed. On W2p, P5 and P10 the whole call stands beside it.
 - Every process asks for huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`): otherwise Linux
   zeroes freshly allocated memory in pages of 4 KB, which can take longer than a product, and only
   NumPy, with it the floor, asks for huge pages itself. W1 and W4 also have ours without them.

@@ -22,6 +22,7 @@ def _solvers(pb, workload: Workload, size: int):
     """Approach -> how its solver is made."""
     return {
         "default": lambda: None,
+        "whole": lambda: None,
         "undeclared": lambda: None,
         "generic": lambda: generic(pb, workload, size),
         "krylov": lambda: pb.solver.Krylov(),
@@ -55,8 +56,10 @@ def problem(pb, workload: Workload, declared: bool = True):
     return pb.Composite(model, lambda z, y: jnp.sum((z - y) ** 2, -1) / 2)
 
 
-def _compiled(function, *args) -> Approach:
-    """A function compiled once, with the compiler options of the library's own programs."""
+def _compiled(function, *args, vector=lambda out: out) -> Approach:
+    """A function compiled once, with the compiler options of the library's own programs; `vector`
+    takes what is compared from what it returns.
+    """
     from pullback._compat.xla import options
 
     state, given = {}, options(jaxlib.__version__)
@@ -65,7 +68,7 @@ def _compiled(function, *args) -> Approach:
         state["run"] = jax.jit(function).lower(*args).compile(compiler_options=given)
 
     return Approach(
-        lambda: jax.block_until_ready(state["run"](*args)), lambda out: flat(out), prepare
+        lambda: jax.block_until_ready(state["run"](*args)), lambda out: flat(vector(out)), prepare
     )
 
 
@@ -134,8 +137,10 @@ def _matrix_product(pb, workload: Workload, approach: str) -> Approach:
 def build(name: str, approach: str) -> Approach:
     """An approach of pullback on a workload.
 
-    `default`, `undeclared` (not said to be holomorphic), `generic`, `krylov`, `dual`, `primal`,
-    `svd`; `gradients`, `metric-products`, `kernel-products`; for W5 `gradient-3`, `closed-3`, ...
+    `default` (the vector alone, so that XLA removes what only the certificate and the statistics
+    need), `whole` (the whole call), `undeclared` (not said to be holomorphic), `generic`, `krylov`,
+    `dual`, `primal`, `svd`; `gradients`, `metric-products`, `kernel-products`; for W5 `gradient-3`,
+    `closed-3`, ...
     """
     workload = find(name)
     jax.config.update("jax_enable_x64", workload.dtype != "float32")
@@ -153,14 +158,18 @@ def build(name: str, approach: str) -> Approach:
     composite = problem(pb, workload, approach != "undeclared")
     solver = _solvers(pb, workload, size)[approach]()
 
-    def run(params, batch):
-        return pb.natural_gradient(
+    def whole(params, batch):
+        ng = pb.natural_gradient(
             composite,
             params,
             batch,
             inverse=pb.Tikhonov(workload.damping),
             solver=solver,
             throw=False,
-        ).vector
+        )
+        # A result is an enumeration item; its code is the array in it.
+        return ng.vector, jax.tree.leaves(ng)
 
-    return _compiled(run, params, batch)
+    if approach == "whole":
+        return _compiled(whole, params, batch, vector=lambda out: out[0])
+    return _compiled(lambda params, batch: whole(params, batch)[0], params, batch)

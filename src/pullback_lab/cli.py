@@ -166,7 +166,13 @@ def pde(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of each run; defaults by equation.")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="At most so long for each run.")] = 10.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="At most so long for each run; defaults to no limit. On one core, A and B take "
+            "about 2 minutes, C and E half an hour, D, F, F' and G hours."
+        ),
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     published: Annotated[
         bool,
@@ -188,8 +194,9 @@ def pde(
     """
     from .pde.__main__ import main as run
 
-    words = [*names, "--seeds", str(seeds), "--minutes", str(minutes), "--out", str(out)]
-    words += ["--processes", str(processes)] + ([] if steps is None else ["--steps", str(steps)])
+    words = [*names, "--seeds", str(seeds), "--processes", str(processes), "--out", str(out)]
+    words += [] if steps is None else ["--steps", str(steps)]
+    words += [] if minutes is None else ["--minutes", str(minutes)]
     words += ["--as-published"] * published + ["--no-momentum"] * no_momentum
     raise typer.Exit(run(words))
 

@@ -105,7 +105,7 @@ def test_a_small_equation_is_solved(tmp_path):
     )
     found = lab.solve(small, opt, 0, 60, 600.0, 20)
     assert found[0].error > 0.1 and found[-1].error < 1e-4 and found[-1].step == 60
-    assert [m.step for m in found] == sorted({m.step for m in found})
+    assert [m.step for m in found] == [0, 20, 40, 60], "exactly there, however fast the steps are"
     # In a folder it resumes: the same errors, and a clock that goes on.
     half = lab.solve(small, opt, 0, 30, 600.0, 20, folder=tmp_path)
     with (tmp_path / "measured.jsonl").open("a") as file:
@@ -114,9 +114,18 @@ def test_a_small_equation_is_solved(tmp_path):
     # The loss before the first step is not a number, which is unlike itself.
     seen = lambda run: [(m.step, m.seconds, m.error) for m in run]
     assert seen(rest)[: len(half)] == seen(half) and rest[-1].step == 60
-    np.testing.assert_allclose(rest[-1].error, found[-1].error, rtol=1e-6)
+    assert [m.step for m in rest] == [0, 20, 30, 40, 60]
+    assert rest[-1].error == found[-1].error, "the bits are those of the run that was not resumed"
     assert rest[-1].seconds > half[-1].seconds
+    note = lambda: json.loads((tmp_path / "run.json").read_text())
+    ended = {"complete": True, "steps": 60, "made": 60}
+    assert ended.items() <= note().items() and note()["version"] == pb.__version__
+    (tmp_path / "run.json").write_text(json.dumps(note() | {"date": "2000-01-01"}))
     assert seen(lab.solve(small, opt, 0, 60, 600.0, 20, folder=tmp_path)) == seen(rest)
+    assert note()["date"] == "2000-01-01", "the run was made then"
+    # A run without time left says so.
+    lab.solve(small, opt, 0, 90, 1e-9, 20, folder=tmp_path)
+    assert {"complete": False, "steps": 90, "made": 60}.items() <= note().items()
 
 
 def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
@@ -143,7 +152,10 @@ def test_the_command_says_what_it_knows(capsys, monkeypatch, tmp_path):
         and (tmp_path / "t-A.png").stat().st_size > 10_000
         and (tmp_path / "t-F-prime.png").exists()
     )
-    assert "ENGD, published" in shown and "3.4e-01 (step 10)" in shown
+    assert "| 2.0e-10 | 2.0e-02 (L-BFGS, step 10) |" in shown, (
+        "the best at this step, not at its end"
+    )
+    assert "above" not in shown
     for words in (["Z"], ["A", "--seeds", "0"], ["A", "--processes", "0"]):
         with pytest.raises(SystemExit) as left:
             command.main(words)

@@ -10,15 +10,17 @@ from pullback import pde
 from pullback_lab import pde as lab
 from pullback_lab.cli import app
 from pullback_lab.pde import __main__ as command
-from pullback_lab.pde import cases, problems, references
+from pullback_lab.pde import cases, problems, published, references, run
+from pullback_lab.pde.picture import COLOURS
+from pullback_lab.pde.published import MARKS
+from pullback_lab.pde.table import compared, table
 
-NU = problems.VISCOSITY
 
-
-def test_the_reference_of_burgers_solves_it():
+@pytest.mark.parametrize("viscosity", [problems.VISCOSITY, problems.PERIODIC_VISCOSITY])
+def test_the_reference_of_burgers_solves_it(viscosity):
     rng = np.random.default_rng(0)
     points = np.stack([rng.uniform(0.05, 1, 60), rng.uniform(-1, 1, 60)], axis=1)
-    u = lambda shift: references.burgers(points + np.asarray(shift), NU)
+    u = lambda shift: references.burgers(points + np.asarray(shift), viscosity)
     h = 1e-4
     first = lambda axis: (
         (8 * (u(h * axis) - u(-h * axis)) - u(2 * h * axis) + u(-2 * h * axis)) / (12 * h)
@@ -27,13 +29,30 @@ def test_the_reference_of_burgers_solves_it():
     twice = (16 * (u(h * x) + u(-h * x)) - u(2 * h * x) - u(-2 * h * x) - 30 * u(0 * x)) / (
         12 * h**2
     )
-    residual = first(t) + u(0 * x) * first(x) - NU * twice
+    residual = first(t) + u(0 * x) * first(x) - viscosity * twice
     size = 1 + np.abs(first(t)) + np.abs(u(0 * x) * first(x))
     assert np.max(np.abs(residual) / size) < 1e-6
     start = np.stack([np.zeros(20), rng.uniform(-1, 1, 20)], axis=1)
     np.testing.assert_allclose(
-        references.burgers(start, NU), -np.sin(np.pi * start[:, 1]), atol=1e-14
+        references.burgers(start, viscosity), -np.sin(np.pi * start[:, 1]), atol=1e-14
     )
+    np.testing.assert_allclose(u(2 * x), u(0 * x), atol=1e-12)  # of period 2
+
+
+def test_the_periodic_network_is_periodic_and_has_the_dsgnar_problem():
+    case = lab.case("Burgers-periodic")
+    params = case.start(jax.random.key(0))
+    u = lambda x: case.field(params, x)
+    for end in ([0.3, -1.0], [0.8, 0.2]):
+        x = jnp.asarray(end)
+        found, wanted = pde.jet(u, x), pde.jet(u, x + jnp.asarray([0.0, 2.0]))
+        assert all(np.allclose(a, b, rtol=1e-12) for a, b in zip(found, wanted, strict=True))
+    equation, x = case.equation, jnp.asarray([0.3, 0.4])
+    v = lambda x: x[0] * x[1] ** 2
+    assert abs(equation.residual(v, x) - (0.16 + 0.3**2 * 2 * 0.4**3 - 0.01 * 2 * 0.3)) < 1e-14
+    (start,) = equation.conditions
+    assert abs(start.residual(v, jnp.asarray([0.0, 0.5])) - 1.0) < 1e-15
+    assert case.steps == 1600 and equation.size < equation.inside
 
 
 def test_the_reference_of_allen_cahn_solves_it():
@@ -81,6 +100,29 @@ def test_published_numbers_of_parameters_points_and_curves():
     assert lab.curves("Burgers") == []
 
 
+def test_a_mark_is_compared_with_the_published_curve_that_is_the_best_there():
+    made = lambda error, relative: [
+        lab.Measured(s, 0.1, 0.2, 0.0, error, relative) for s in (0, *MARKS[:7])
+    ]
+    found = [(row.mark, row.published[0].method) for row in compared("A", [made(1.0, 2.0)])]
+    assert found == [
+        (10, "L-BFGS"), (30, "L-BFGS"), (100, "Hessian-free"), (200, "Hessian-free"),
+        (400, "Hessian-free"), (800, "ENGD, per layer"), (1600, "ENGD, per layer"),
+    ]  # fmt: skip
+    # The best at a step up to which no curve went is the one with the least error at its end.
+    curve, mark = published.best("A", 10_000)
+    assert (curve.method, mark.step, mark.error) == ("ENGD", 5702, 6.186e-8)
+    # The median of three is above from step 100 on, at its absolute error.
+    lines = table("A", [made(1e-9, 1.0), made(1e-3, 1.0), made(1.0, 1.0)]).splitlines()
+    rows = [line for line in lines if line.startswith(("| 30 ", "| 100 "))]
+    assert "| 1.0e-03 | 1.0e+00 | 1.0e+00 | 2.5e-03 (L-BFGS, step 30) |" in rows[0]
+    assert "| **1.0e-03 above** | 1.0e+00 | 1.0e+00 | 2.8e-04 (Hessian-free, step 9" in rows[1]
+    # Where the published solution is normalised, the relative error is compared.
+    (row,) = [x for x in table("G", [made(9.0, 0.1)]).splitlines() if x.startswith("| 100 ")]
+    assert "| 9.0e+00 | 9.0e+00 | **1.0e-01 above** | 4.0e-02 (SPRING, line search, " in row
+    assert len(COLOURS) >= max(len(lab.curves(name)) for name in lab.PUBLISHED)
+
+
 @pytest.mark.parametrize("name", ["F", "F'", "G"])
 def test_normalised_solutions_have_root_mean_square_one(name):
     equation = lab.EQUATIONS[name]
@@ -107,7 +149,9 @@ def test_the_published_start_is_uniform_and_ours_has_its_transitions_inside():
     assert 0.1 < np.abs(v).max() <= 1 / 8
 
 
-@pytest.mark.parametrize("name", ["Burgers", "Allen-Cahn", "Kovasznay", "Inverse", "Helmholtz"])
+@pytest.mark.parametrize(
+    "name", ["Burgers", "Burgers-periodic", "Allen-Cahn", "Kovasznay", "Inverse", "Helmholtz"]
+)
 def test_every_case_has_a_start_points_and_a_reference(name, monkeypatch):
     monkeypatch.setattr(cases, "TEST_POINTS", 50)
     monkeypatch.setattr(cases, "allen_cahn", lambda: references.allen_cahn(512, 40, 2))
@@ -142,7 +186,8 @@ def test_equations_are_solved_by_the_command(monkeypatch, tmp_path):
 
     monkeypatch.setattr(command, "one", one)
     out = tmp_path / "made"
-    words = ["pde", "A", "F'", "--seeds", "2", "--steps", "9", "--as-published", "--out", str(out)]
+    words = ["pde", "A", "F'", "--seeds", "2", "--steps", "9", "--as-published"]
+    words += ["--minutes", "10", "--out", str(out)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0 and "published points and initialisation" in done.output
     assert {path.name for path in out.iterdir()} == {
@@ -153,3 +198,14 @@ def test_equations_are_solved_by_the_command(monkeypatch, tmp_path):
     assert (steps, seconds, momentum, progress, published) == (9, 600.0, True, True, True)
     assert folder == out / "runs" / "F-prime-published" / "seed-1"
     assert CliRunner().invoke(app, ["pde", "Z"]).exit_code == 2
+    # Without a limit in time a run makes all steps of its equation, up to the last mark.
+    assert CliRunner().invoke(app, ["pde", "C", "--out", str(out)]).exit_code == 0
+    assert asked[-1][:4] == ("C", 0, 3200, float("inf"))
+    assert CliRunner().invoke(app, ["pde", "C", "--minutes", "0"]).exit_code == 2
+
+
+def test_measurements_are_taken_exactly_at_the_marks():
+    for steps in (*cases.STEPS.values(), 15, 30, 60, 100):
+        every = run.interval(steps)
+        assert all(mark % every == 0 for mark in MARKS if mark <= steps) and steps >= 10 * every
+    assert [run.interval(steps) for steps in (1, 9, 20, 60, 100, 3200)] == [1, 1, 2, 5, 10, 10]

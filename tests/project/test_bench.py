@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bench import __main__ as command
 from bench import environments, goals, krylov, measure, page, reference, scaling
 from bench.entries import ENTRIES, FLOOR, OURS, TANGENTS, TORCH, Entry
 from bench.models import MODELS, loss, whitening
@@ -139,7 +140,9 @@ def double():
     jax.config.update("jax_enable_x64", True)
 
 
-@pytest.mark.parametrize("approach", ["default", "generic", "krylov", "dual", "primal", "svd"])
+@pytest.mark.parametrize(
+    "approach", ["default", "whole", "generic", "krylov", "dual", "primal", "svd"]
+)
 def test_our_approaches_agree_with_the_reference(approach, double):
     tiny = "mlp-3-4-3@5"
     wanted = reference.solve(find(tiny))
@@ -240,6 +243,34 @@ def test_goals_are_met_missed_or_not_measured():
         lines["netket minSR / ours"]["verdict"] == "-"
         and "no network" in lines["netket minSR / ours"]["measured"]
     )
+
+
+def test_every_goal_for_compiling_is_measured(monkeypatch, tmp_path):
+    """A full run of the workloads, with records in place of measurements."""
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(command, "measure", lambda *words, **more: [{"approach": "x"}])
+    monkeypatch.setattr(command, "call", lambda *words, **more: {"error": "not run"})
+    monkeypatch.setattr(command, "compile_seconds", lambda *words: 3.5)
+    wanted = [goal for goal in goals.GOALS if goal.subject == "compile"]
+    names = [goal.text.partition(",")[0] for goal in wanted]
+    assert {"W2p", "P5", "P10"} < set(names)
+    results = command.full(names, False, 1, lambda text: None)
+    verdicts = {
+        name: goal.line(results)["verdict"] for name, goal in zip(names, wanted, strict=True)
+    }
+    assert verdicts == {
+        "W1": "**missed**",
+        "W4": "**missed**",
+        "W2p": "met",
+        "P5": "met",
+        "P10": "met",
+    }
+
+
+def test_the_whole_call_stands_beside_the_vector():
+    for name in ("W2p", "P5", "P10"):
+        assert [entry.approach for entry in ENTRIES[name]][:2] == ["default", "whole"]
 
 
 def test_the_page_shows_misses_and_reasons():

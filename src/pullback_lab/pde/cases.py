@@ -11,14 +11,24 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from pullback.pde import Box, Data, Equation, initialise, laplacian, network, partial
 
-from .problems import ALLEN_CAHN, BURGERS, CONDUCTIVITY, EQUATIONS, KOVASZNAY, VISCOSITY
+from .problems import (
+    ALLEN_CAHN,
+    BURGERS,
+    BURGERS_PERIODIC,
+    CONDUCTIVITY,
+    EQUATIONS,
+    KOVASZNAY,
+    PERIODIC_VISCOSITY,
+    VISCOSITY,
+)
 from .problems import as_published as published_points
 from .references import allen_cahn, burgers
 
 TEST_POINTS = 20_000
 STEPS = {
     "A": 3200, "B": 3200, "C": 3200, "D": 1600, "E": 3200, "F": 500, "F'": 10_000, "G": 1600,
-    "Helmholtz": 1600, "Burgers": 1600, "Allen-Cahn": 1600, "Kovasznay": 800, "Inverse": 400,
+    "Helmholtz": 1600, "Burgers": 1600, "Burgers-periodic": 1600, "Allen-Cahn": 1600,
+    "Kovasznay": 800, "Inverse": 400,
 }  # fmt: skip
 """How many steps a run makes unless told otherwise."""
 MEASUREMENTS = 100
@@ -31,6 +41,11 @@ Test = Callable[[PRNGKeyArray], tuple[Float[Array, "n d"], Float[Array, "n ..."]
 def network_of(params: PyTree, x: Array) -> Array:
     """The network of parameters that hold a coefficient too."""
     return network(params["network"], x)
+
+
+def periodic(params: PyTree, x: Array) -> Array:
+    """The network at (t, cos πx, sin πx): of period 2 in x."""
+    return network(params, jnp.stack([x[0], jnp.cos(jnp.pi * x[1]), jnp.sin(jnp.pi * x[1])]))
 
 
 class Case(NamedTuple):
@@ -81,9 +96,20 @@ def as_case(equation: Equation, published: bool = False) -> Case:
     return Case(equation, start, test)
 
 
-def _burgers_test(key: PRNGKeyArray) -> tuple[Array, Array]:
-    points = BURGERS.domain(key, TEST_POINTS)
-    return points, jnp.asarray(burgers(np.asarray(points), VISCOSITY))
+def _burgers_test(viscosity: float) -> Test:
+    def test(key: PRNGKeyArray) -> tuple[Array, Array]:
+        points = BURGERS.domain(key, TEST_POINTS)
+        return points, jnp.asarray(burgers(np.asarray(points), viscosity))
+
+    return test
+
+
+def _burgers_periodic() -> Case:
+    inputs = Box([0.0, -1.0, -1.0], [1.0, 1.0, 1.0])
+    equation = BURGERS_PERIODIC
+    assert equation.widths is not None
+    start = lambda key: initialise(key, equation.widths, equation.scale, inputs)
+    return Case(equation, start, _burgers_test(PERIODIC_VISCOSITY), periodic)
 
 
 def _allen_cahn_test(key: PRNGKeyArray) -> tuple[Array, Array]:
@@ -107,7 +133,7 @@ def inverse_problem() -> Case:
     return case._replace(start=start, field=network_of)
 
 
-NAMES = (*EQUATIONS, "Burgers", "Allen-Cahn", "Kovasznay", "Inverse")
+NAMES = (*EQUATIONS, "Burgers", "Burgers-periodic", "Allen-Cahn", "Kovasznay", "Inverse")
 """The names of all cases."""
 
 
@@ -118,7 +144,9 @@ def case(name: str, published: bool = False) -> Case:
     if name == "Kovasznay":
         return as_case(KOVASZNAY)
     if name == "Burgers":
-        return as_case(BURGERS)._replace(test=_burgers_test)
+        return as_case(BURGERS)._replace(test=_burgers_test(VISCOSITY))
+    if name == "Burgers-periodic":
+        return _burgers_periodic()
     if name == "Allen-Cahn":
         return as_case(ALLEN_CAHN)._replace(test=_allen_cahn_test)
     equation = EQUATIONS[name]

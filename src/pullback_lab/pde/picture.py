@@ -11,7 +11,7 @@ from .run import Measured
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 
 
 def draw(title: str, runs: Sequence[Sequence[Measured]], curves: Sequence[Curve]) -> "Figure":

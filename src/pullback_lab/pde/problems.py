@@ -12,7 +12,8 @@ import numpy as np
 from pullback.pde import Box, Dirichlet, Equation, Initial, Periodic, laplacian, partial
 
 PI = jnp.pi
-VISCOSITY = 0.01 / np.pi
+VISCOSITY, PERIODIC_VISCOSITY = 0.01 / np.pi, 0.01
+"""ν of the two Burgers problems."""
 REYNOLDS = 40.0
 CONDUCTIVITY = 0.25
 """κ of the heat problems, which the inverse problem has to find."""
@@ -107,8 +108,14 @@ EQUATIONS = {
 """Equations with a solution in closed form, by name."""
 
 
-def _burgers(u, x):
-    return partial(u, x, 0) + u(x) * partial(u, x, 1) - VISCOSITY * laplacian(u, x, [1])
+def _burgers(viscosity):
+    return lambda u, x: (
+        partial(u, x, 0) + u(x) * partial(u, x, 1) - viscosity * laplacian(u, x, [1])
+    )
+
+
+def _minus_sine(x):
+    return -jnp.sin(PI * x[1])
 
 
 def _allen_cahn(u, x):
@@ -118,10 +125,16 @@ def _allen_cahn(u, x):
 
 STRIP = Box([0.0, -1.0], [1.0, 1.0])
 BURGERS = Equation(
-    "Burgers", "Burgers, ν = 0.01/π, u(0, x) = -sin πx", _burgers, widths=(2, 32, 32, 1),
+    "Burgers", "Burgers, ν = 0.01/π, u(0, x) = -sin πx", _burgers(VISCOSITY), widths=(2, 32, 32, 1),
     inside=1500, evolution=True, domain=STRIP, scale=2.0, whole=100,
-    conditions=[Initial(lambda x: -jnp.sin(PI * x[1]), 150), Dirichlet(0.0, 150)],
+    conditions=[Initial(_minus_sine, 150), Dirichlet(0.0, 150)],
 )  # fmt: skip
+BURGERS_PERIODIC = Equation(
+    "Burgers-periodic", "Burgers, ν = 0.01, u(0, x) = -sin πx, a network of (t, cos πx, sin πx)",
+    _burgers(PERIODIC_VISCOSITY), widths=(3, 32, 32, 1), inside=1500, evolution=True, domain=STRIP,
+    scale=2.0, whole=100, conditions=[Initial(_minus_sine, 150)],
+)  # fmt: skip
+"""The network is periodic by construction, so that no condition has to say so."""
 ALLEN_CAHN = Equation(
     "Allen-Cahn", "Allen-Cahn, u(0, x) = x² cos πx", _allen_cahn, widths=(2, 32, 32, 1),
     inside=1500, evolution=True, domain=STRIP, scale=2.0, whole=100,

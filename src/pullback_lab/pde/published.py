@@ -11,8 +11,14 @@ import importlib.resources
 from typing import NamedTuple
 
 KFAC, RLA = "arXiv 2405.15603", "arXiv 2505.12149"
+MARKS = (10, 30, 100, 200, 400, 800, 1600, 3200, 6400, 10_000)
+"""Steps at which errors are measured, tabulated and compared."""
+NORMALISED = ("F", "F'", "G")
+"""Problems whose solution is divided by its root mean square: our relative errors compare."""
 METHODS = {
     "engd-full": ("ENGD", KFAC),
+    "engd-per_layer": ("ENGD, per layer", KFAC),
+    "hessianfree": ("Hessian-free", KFAC),
     "kfacstar": ("KFAC*", KFAC),
     "lbfgs": ("L-BFGS", KFAC),
     "spring-fixedlr": ("SPRING, fixed rate", RLA),
@@ -39,14 +45,13 @@ class Curve(NamedTuple):
     source: str
     marks: tuple[Mark, ...]
 
-    def at(self, step: int) -> Mark | None:
-        """The last mark up to a step, if there is one beyond half of it."""
-        found = [mark for mark in self.marks if step / 2 < mark.step <= step]
-        return found[-1] if found and self.marks[-1].step >= step else None
+    def at(self, step: int) -> Mark:
+        """The last mark up to a step: a run that ended before keeps its last error."""
+        return [mark for mark in self.marks if mark.step <= step][-1]
 
 
 def curves(problem: str) -> list[Curve]:
-    """The published curves of a problem, the best first; none if nothing is published."""
+    """The published curves of a problem, that with the least error at its end first."""
     text = (
         importlib.resources.files("pullback_lab.pde").joinpath("published.csv").read_text("utf-8")
     )
@@ -56,6 +61,12 @@ def curves(problem: str) -> list[Curve]:
             mark = Mark(int(row["step"]), float(row["seconds"]), float(row["error"]))
             found.setdefault(row["method"], []).append(mark)
     return [Curve(*METHODS[method], tuple(marks)) for method, marks in found.items()]
+
+
+def best(problem: str, step: int) -> tuple[Curve, Mark] | None:
+    """The published curve that has the least error after so many steps, and its mark there."""
+    found = [(curve, curve.at(step)) for curve in curves(problem)]
+    return min(found, key=lambda pair: pair[1].error) if found else None
 
 
 class Published(NamedTuple):

@@ -1,9 +1,11 @@
 """Solves an equation from a seed and measures the error against steps and wall-clock time.
 
 With a folder, a run resumes after any interruption: `fit` saves parameters and state there, and
-each measurement is appended to `measured.jsonl` and flushed.
+each measurement is appended to `measured.jsonl` and flushed. At the end `run.json` says how many steps
+were asked for and made, whether the run was stopped before, the version and the date.
 """
 
+import datetime
 import json
 import os
 import time
@@ -15,7 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from pullback import Checkpoints, NaturalGradientDescent, Report, Spring, Tikhonov, fit
+from pullback import (
+    Checkpoints,
+    NaturalGradientDescent,
+    Report,
+    Spring,
+    Tikhonov,
+    __version__,
+    fit,
+)
 from pullback.pde import Equation
 from pullback.step import AbstractStep, Fixed, Geodesic, GridSearch, LevenbergMarquardt
 
@@ -106,6 +116,18 @@ class Notes:
         self.found.append(measured)
         self._write(json.dumps(measured._asdict()) + "\n", "a")
 
+    def end(self, steps: int, complete: bool) -> None:
+        """Write down how the run ended, unless that is known: then version and date stay."""
+        if self.path is None:
+            return
+        note = {"complete": complete, "steps": steps, "made": self.found[-1].step}
+        path = self.path.with_name("run.json")
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not note.items() <= known.items():
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            note |= {"version": __version__, "date": today}
+            path.write_text(json.dumps(note) + "\n", encoding="utf-8")
+
     def _write(self, text: str, mode: str) -> None:
         if self.path is None:
             return
@@ -137,7 +159,7 @@ def solve(
     progress: bool = True,
     folder: Path | None = None,
 ) -> list[Measured]:
-    """Train from a seed; returns the measurements, one every `every` steps and one at the end."""
+    """Train from a seed; returns the measurements, at every multiple of `every` and at the end."""
     chosen = equation if isinstance(equation, Case) else as_case(equation)
     start, points, draws, test = jax.random.split(jax.random.key(seed), 4)
     params = chosen.start(start)
@@ -164,21 +186,33 @@ def solve(
     def watch(report: Report) -> bool:
         nonlocal loss
         loss = float(report.rows["loss_after"][-1])
-        if report.step >= notes.found[-1].step + every:
+        if report.step % every == 0 and report.step > notes.found[-1].step:
             note(report.params, report.step)
+        return late()
+
+    def late() -> bool:
         return bool((now() - began - outside)[0] >= seconds)
 
     if not notes.found:
         note(params, 0)
-    if (now() - began)[0] >= seconds or begun >= steps:
+    if late() or begun >= steps:
+        notes.end(steps, begun >= steps)
         return notes.found
     batches = chosen.equation.batches(points)
+    # `fit` makes several steps at once, but stops where it evaluates: there `watch` measures.
     done = fit(
-        opt, params, batches, steps, key=draws, callback=watch, progress=progress, checkpoint=saved
-    )
+        opt, params, batches, steps, key=draws, evaluate=lambda params: {}, every=every,
+        callback=watch, progress=progress, checkpoint=saved,
+    )  # fmt: skip
     if notes.found[-1].step != done.steps:
         note(done.params, done.steps)
+    notes.end(steps, done.steps >= steps or not (late() or done.ended == "interrupted"))
     return notes.found
+
+
+def interval(steps: int) -> int:
+    """How many steps lie between two measurements: a divisor of all `MARKS`, 10 in long runs."""
+    return max(every for every in (1, 2, 5, 10) if every == 1 or 10 * every <= steps)
 
 
 def _newest(saved: Checkpoints) -> int:
@@ -200,5 +234,4 @@ def one(
     jax.config.update("jax_enable_x64", True)
     chosen = case(name, published)
     opt = optimiser(chosen.equation, momentum, published, chosen.field)
-    every = max(1, min(10, steps // 10))
-    return solve(chosen, opt, seed, steps, seconds, every, progress, folder)
+    return solve(chosen, opt, seed, steps, seconds, interval(steps), progress, folder)

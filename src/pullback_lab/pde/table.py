@@ -1,15 +1,17 @@
-"""Medians over the runs of an equation as a Markdown table, beside the published errors."""
+"""Medians over the runs of an equation as a Markdown table, beside the published errors.
+
+At each mark, the error is compared with that of the published curve that is the best there, not
+with the one that is the best at its end.
+"""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from .cases import case
-from .published import PUBLISHED, curves
+from .published import MARKS, NORMALISED, PUBLISHED, Curve, Mark, best
 from .run import Measured
-
-MARKS = (10, 30, 100, 200, 400, 800, 1600, 3200, 6400, 10_000)
-"""Steps at which errors are tabulated."""
 
 
 def at(run: Sequence[Measured], step: int) -> Measured:
@@ -37,37 +39,67 @@ def heading(name: str, runs: Sequence[Sequence[Measured]], published: bool) -> l
     ]
 
 
-def table(name: str, runs: Sequence[Sequence[Measured]], published: bool = False) -> str:
-    """The table of an equation."""
-    lines = heading(name, runs, published)
-    known = curves(name)
-    best = f" {known[0].method}, published |" if known else ""
-    lines += [
-        "",
-        f"| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |{best}",
-        "|---:|---:|---:|---:|---:|---:|" + ("---:|" if known else ""),
-    ]
-    # Marks near which all runs were measured and beyond which they went, then the end of each run.
+class Compared(NamedTuple):
+    """Our runs at a mark, or at their ends, and the best published curve there."""
+
+    mark: int | None
+    """`None` for the ends of runs that are not at a mark."""
+    runs: tuple[Measured, ...]
+    published: tuple[Curve, Mark] | None
+
+    def median(self, of: str) -> float:
+        """The median of a field."""
+        return float(np.median([getattr(m, of) for m in self.runs]))
+
+    def above(self, of: str) -> bool:
+        """Whether our median error is above the published one."""
+        return self.published is not None and self.median(of) > self.published[1].error
+
+
+def compared(name: str, runs: Sequence[Sequence[Measured]]) -> list[Compared]:
+    """The marks up to which all runs went and near which they were measured, and their ends."""
     shortest = min(run[-1].step for run in runs)
     marks = [
         mark
         for mark in MARKS
-        if mark < shortest and min(at(run, mark).step for run in runs) > mark / 2
+        if mark <= shortest and min(at(run, mark).step for run in runs) > mark / 2
     ]
-    rows = [[at(run, mark) for run in runs] for mark in marks] + [[run[-1] for run in runs]]
-    for row in rows:
-        middle = [float(np.median([m[i] for m in row])) for i in (0, 1, 2, 4, 5)]
-        worst = max(m.error for m in row)
-        line = "| {:.0f} | {:.0f} | {:.0f} | {:.1e} | {:.1e} | {:.1e} |".format(
-            *middle[:4], worst, middle[4]
-        )
-        mark = known[0].at(round(middle[0])) if known else None
-        theirs = "" if mark is None else f" {mark.error:.1e} (step {mark.step})"
-        lines.append(line + (f"{theirs} |" if known else ""))
+    rows = [Compared(mark, tuple(at(run, mark) for run in runs), best(name, mark))
+            for mark in marks]  # fmt: skip
+    if not marks or any(run[-1].step != marks[-1] for run in runs):
+        rows.append(Compared(None, tuple(run[-1] for run in runs), None))
+    return rows
+
+
+def field(name: str) -> str:
+    """Which of our errors compares with the published one."""
+    return "relative" if name in NORMALISED else "error"
+
+
+def table(name: str, runs: Sequence[Sequence[Measured]], published: bool = False) -> str:
+    """The table of an equation; what is above the best published curve is bold."""
+    known = best(name, 1) is not None
+    lines = [
+        *heading(name, runs, published),
+        "",
+        "| steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |"
+        + (" best published at this step |" if known else ""),
+        "|---:|---:|---:|---:|---:|---:|" + ("---:|" if known else ""),
+    ]
+    for row in compared(name, runs):
+        words = {of: f"{row.median(of):.1e}" for of in ("error", "relative")}
+        if row.above(field(name)):
+            words[field(name)] = f"**{words[field(name)]} above**"
+        clocks = " | ".join(f"{row.median(of):.0f}" for of in ("step", "seconds", "cpu"))
+        worst = max(m.error for m in row.runs)
+        line = f"| {clocks} | {words['error']} | {worst:.1e} | {words['relative']} |"
+        if row.published is not None:
+            curve, mark = row.published
+            line += f" {mark.error:.1e} ({curve.method}, step {mark.step}) |"
+        elif known:
+            line += " |"
+        lines.append(line)
     if name in PUBLISHED:
-        best = PUBLISHED[name]
-        lines += [
-            "",
-            f"Published: {best.error:.1e} ({best.method}; tuned, on a GPU, {best.limit}).",
-        ]
+        end = PUBLISHED[name]
+        lines += ["", f"Published: {end.error:.1e} ({end.method}; tuned, on a GPU, {end.limit})."]
     return "\n".join(lines)
