@@ -40,6 +40,7 @@ HEAD = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 RESULT = re.compile(r" = (.*?) ([a-z][\w\-]*)\(")
 SHAPE = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
 TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+BODY = re.compile(r"body=%([\w.\-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.\-]+)")
 
 
@@ -59,7 +60,8 @@ def read(text):
     """What a program sends to one device: kind, bytes and number of each collective.
 
     A loop whose number of turns is not known counts once: it refines a solution, and a
-    well-conditioned problem needs no more. A condition counts as the branch that sends more.
+    well-conditioned problem needs no more. The bytes of one turn of each, as in `Krylov`, are what
+    is returned second. A condition counts as the branch that sends more.
     """
     bodies, name, entry = {}, None, None
     for line in text.splitlines():
@@ -81,7 +83,7 @@ def read(text):
             elif kind == "while":
                 turns = TURNS.search(line)
                 turns = int(turns.group(1)) if turns else 1
-                inside = sent(re.search(r"body=%([\w.\-]+)", line).group(1))
+                inside = sent(BODY.search(line).group(1))
                 found += [(kind, size, turns * times) for kind, size, times in inside]
             elif kind == "conditional":
                 names = re.findall(r"%([\w.\-]+)", str(BRANCHES.findall(line)))
@@ -90,7 +92,9 @@ def read(text):
                 found += sent(re.search(r"to_apply=%([\w.\-]+)", line).group(1))
         return tuple(found)
 
-    return sent(entry)
+    loops = [line for lines in bodies.values() for line in lines if " while(" in line]
+    unknown = [BODY.search(line).group(1) for line in loops if not TURNS.search(line)]
+    return sent(entry), [volume(sent(name)) for name in unknown]
 
 
 def model(p, x):
@@ -126,7 +130,7 @@ def measured(case):
     )
     one = compiled(alone, params, batch)
     eight = compiled(many, there(params, None), there(batch, "data"))
-    sent = read(eight.as_text())
+    sent, loops = read(eight.as_text())
     zeros = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
     spread = jax.device_put(tuple(zeros(batch)), on("data"))
     plan = pb.plan(problem, zeros(params), spread, inverse=inverse, solver=solver)
@@ -134,6 +138,7 @@ def measured(case):
         "alone": one.memory_analysis().temp_size_in_bytes,
         "each": eight.memory_analysis().temp_size_in_bytes,
         "sent": volume(sent),
+        "loops": loops,
         "planned": plan.route.sent,
         "shape": plan.shape,
         "devices": plan.devices,

@@ -1,8 +1,9 @@
 r"""What one of n devices does, keeps and is sent, from the cost estimate of one with all samples.
 
 Bytes are those of the results of what is sent (sums, copies, factors round a ring), as a compiled
-program lists them; loops whose turns are decided at run time count once. A product with A ends in a
-copy of m numbers, one with its transpose in a sum of P numbers.
+program lists them; loops whose turns are decided at run time count once, but for the iterations of
+`Krylov`. A product with A ends in a copy of m numbers, one with its transpose in a sum of P. An
+iteration of `Krylov` needs no copy: its vectors on the rows stay where the rows are.
 """
 
 from ..inverse._base import AbstractInverse
@@ -11,6 +12,8 @@ from ._panels import COPIED, MORE
 
 PRODUCTS = 4
 """How many of each a solution, its right-hand side and its certificate take; `SVD` one less."""
+OUTSIDE = 3, 5
+"""How many of each `Krylov` takes outside of its iterations."""
 
 
 def is_tall(rows: int, size: int, devices: int) -> bool:
@@ -75,5 +78,6 @@ def krylov_share(setting: Setting, cost: Cost) -> Cost:
     n = setting.devices
     if n == 1:
         return cost
-    sent = 1.0 * KRYLOV_STEPS * (setting.rows + setting.size) * setting.item
+    sent = KRYLOV_STEPS * setting.size + OUTSIDE[0] * setting.rows + OUTSIDE[1] * setting.size
+    sent *= 1.0 * setting.item
     return cost._replace(flops=cost.flops / n, sent=sent)
