@@ -140,6 +140,7 @@ def measured(case):
         "sent": volume(sent),
         "loops": loops,
         "planned": plan.route.sent,
+        "memory": plan.route.memory,
         "shape": plan.shape,
         "devices": plan.devices,
         "text": str(plan),

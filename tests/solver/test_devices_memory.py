@@ -84,6 +84,9 @@ def check_programs(cases, memory):
         else:
             assert line["planned"] / 1.2 < line["sent"] < 1.2 * line["planned"], line
         assert line["each"] <= memory * line["alone"], line
+        # The plan does not count the model, which is most of what `Krylov` takes.
+        most = 3 if "Krylov" in line["case"] else 2
+        assert line["memory"] / 2 < line["each"] < most * line["memory"], line
         assert line["devices"] == 8
         assert "each of 8 devices has" in line["text"]
 
@@ -99,7 +102,7 @@ def check_iterations(line):
 
 
 def test_an_iteration_of_krylov_sends_a_vector_on_the_parameters():
-    check_programs(["Krylov-Tikhonov-4096-16-16"], 1 / 4)
+    check_programs(["Krylov-Tikhonov-4096-16-32"], 1 / 4)
 
 
 def test_primal_sends_the_metric_once_and_shares_the_rows():

@@ -26,6 +26,8 @@ from ..inverse._base import AbstractInverse
 CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
 KRYLOV_STEPS = 300
 """The iterations assumed of a Krylov solver; the true number depends on the spectrum."""
+VECTORS = 12.0
+"""How many vectors on rows and on parameters it holds."""
 
 
 class Setting(NamedTuple):
@@ -241,7 +243,7 @@ def krylov_cost(setting: Setting) -> Cost:
     """Return the cost of the matrix-free solver, with `KRYLOV_STEPS` iterations assumed."""
     return Cost(
         KRYLOV_STEPS * 4 * setting.forward,
-        12.0 * (setting.size + setting.rows) * setting.item,
+        VECTORS * (setting.size + setting.rows) * setting.item,
         remark=f"A is never formed, {KRYLOV_STEPS} iterations assumed",
     )
 

@@ -6,9 +6,11 @@ program lists them; loops whose turns are decided at run time count once, but fo
 iteration of `Krylov` needs no copy: its vectors on the rows stay where the rows are.
 """
 
+from .._gram.kernel import tile_count
+from .._gram.structured import block_size
 from ..inverse._base import AbstractInverse
-from ._cost import KRYLOV_STEPS, SINGULAR, Cost, Setting, factorisation, held_of
-from ._panels import COPIED, MORE
+from ._cost import KRYLOV_STEPS, SINGULAR, VECTORS, Cost, Setting, factorisation, held_of
+from ._panels import COPIED, MORE, cuts
 
 PRODUCTS = 4
 """How many of each a solution, its right-hand side and its certificate take; `SVD` one less."""
@@ -59,25 +61,43 @@ def dual_share(setting: Setting, inverse: AbstractInverse, structured: bool, cos
         return Cost(formed + solve, memory, cost.structured, f"{cost.remark}; {remark}", sent)
     memory = (2 * m * m + 3 * held) / n * item
     sent = (held + m * m * (1 + 1 / (n + MORE)) / 2 + products) * item
-    return Cost(formed + solve / n, memory, cost.structured, f"{cost.remark}; K in panels", sent)
+    # Of a block its panels need what is below the diagonal, to the end of a panel and of a tile.
+    here = m // n
+    panels, tiles = cuts(here, n), tile_count(here, here, setting.dtype)
+    formed *= min(1.0, 0.5 + panels[0][1] / here + 0.5 / tiles)
+    # The diagonal blocks are factorised on every device.
+    solve *= 1 / n + 1 / len(panels) ** 2
+    return Cost(formed + solve, memory, cost.structured, f"{cost.remark}; K in panels", sent)
 
 
-def primal_share(setting: Setting, inverse: AbstractInverse, cost: Cost) -> Cost:
-    """Return the cost of `Primal` on each device."""
+def primal_share(
+    setting: Setting, inverse: AbstractInverse, structured: bool, workspace: int, cost: Cost
+) -> Cost:
+    """Return the cost of `Primal` on each device; `workspace` bounds its blocks in bytes."""
     n, size = setting.devices, setting.size
     if n == 1:
         return cost
     solve, _ = factorisation(size, inverse)
+    blocks = [
+        term.count * block_size(term.primal)
+        if structured and term.primal is not None
+        else term.rows * size
+        for term in setting.terms
+    ]
+    memory = cost.memory - workspace + min(workspace, max(blocks) / n * setting.item)
     sent = (1.0 * size**2 + _products(setting)) * setting.item
     flops = (cost.flops - solve) / n + solve
-    return cost._replace(flops=flops, remark=f"{cost.remark}; G on every device", sent=sent)
+    remark = f"{cost.remark}; G on every device"
+    return cost._replace(flops=flops, memory=memory, remark=remark, sent=sent)
 
 
 def krylov_share(setting: Setting, cost: Cost) -> Cost:
     """Return the cost of `Krylov` on each device."""
-    n = setting.devices
+    n, m, size = setting.devices, setting.rows, setting.size
     if n == 1:
         return cost
-    sent = KRYLOV_STEPS * setting.size + OUTSIDE[0] * setting.rows + OUTSIDE[1] * setting.size
-    sent *= 1.0 * setting.item
-    return cost._replace(flops=cost.flops / n, sent=sent)
+    sent = 1.0 * KRYLOV_STEPS * size + OUTSIDE[0] * m + OUTSIDE[1] * size
+    # The right-hand side and what certifies it are on every device.
+    memory = VECTORS * (size + m / n) + OUTSIDE[0] * m
+    item = setting.item
+    return cost._replace(flops=cost.flops / n, memory=memory * item, sent=sent * item)

@@ -178,7 +178,7 @@ class Primal(AbstractSolver):
     def cost(self, setting, inverse):
         workspace = WORKSPACE if self.structured else MEMORY
         cost = primal_cost(setting, inverse, self.structured, workspace)
-        return primal_share(setting, inverse, cost)
+        return primal_share(setting, inverse, self.structured, workspace, cost)
 
     def family(self, rows: AbstractRows) -> Family:
         """Return G, kept to be damped several times.
