@@ -32,20 +32,6 @@ from .evaluate import Evaluation, lift, scaled_pull
 from .leafwise_judge import Solved, judge
 
 
-def obstacle(
-    problem: AbstractProblem, strategy: Strategy, metric_batch: AnyBatch | None
-) -> str | None:
-    """Return, in words, what needs the parameters as one flat vector; `None` if nothing does."""
-    if metric_batch is not None:
-        return "metric_batch=..."
-    for term in problem.terms:
-        if term.metric.centred:
-            return f"metric={type(term.metric).__name__}()"
-        if term.holomorphic:
-            return "Composite(holomorphic=True)"
-    return strategy.solver.obstacle(strategy.inverse)
-
-
 def compute_leafwise(
     layout: Layout,
     problem: AbstractProblem,

@@ -30,6 +30,17 @@ VECTORS = 12.0
 """How many vectors on rows and on parameters it holds."""
 
 
+class Kept(NamedTuple):
+    """How many numbers of sharded parameters are on a device, where they stay so."""
+
+    own: float
+    """In its blocks."""
+    gathered: float
+    """In leaves that are cut over the devices that share the samples, each as a whole."""
+    whole: float
+    """In all leaves, as the model gets them."""
+
+
 class Setting(NamedTuple):
     """The shapes that decide the cost."""
 
@@ -62,6 +73,8 @@ class Setting(NamedTuple):
     """On how many devices the samples are."""
     graded: bool = False
     """Whether the scales of rows may differ by more than a float resolves."""
+    kept: Kept | None = None
+    """Where parameters are that stay sharded; `None` if every device has all of them."""
 
     @property
     def terms(self) -> "tuple[Setting, ...]":

@@ -6,10 +6,18 @@ program lists them; loops whose turns are decided at run time count once, but fo
 iteration of `Krylov` needs no copy: its vectors on the rows stay where the rows are.
 """
 
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .._base.types import Params
+from .._compat.devices import Layout, axes_of_spec
 from .._gram.kernel import tile_count
 from .._gram.structured import block_size
 from ..inverse._base import AbstractInverse
-from ._cost import KRYLOV_STEPS, SINGULAR, VECTORS, Cost, Setting, factorisation, held_of
+from ._cost import KRYLOV_STEPS, SINGULAR, VECTORS, Cost, Kept, Setting, factorisation, held_of
 from ._panels import COPIED, MORE, cuts
 
 PRODUCTS = 4
@@ -93,7 +101,9 @@ def primal_share(
 
 def krylov_share(setting: Setting, cost: Cost) -> Cost:
     """Return the cost of `Krylov` on each device."""
-    n, m, size = setting.devices, setting.rows, setting.size
+    n, m, size, kept = setting.devices, setting.rows, setting.size, setting.kept
+    if kept is not None:
+        return _kept_share(setting, kept, cost)
     if n == 1:
         return cost
     sent = 1.0 * KRYLOV_STEPS * size + OUTSIDE[0] * m + OUTSIDE[1] * size
@@ -101,3 +111,35 @@ def krylov_share(setting: Setting, cost: Cost) -> Cost:
     memory = VECTORS * (size + m / n) + OUTSIDE[0] * m
     item = setting.item
     return cost._replace(flops=cost.flops / n, memory=memory * item, sent=sent * item)
+
+
+def _kept_share(setting: Setting, kept: Kept, cost: Cost) -> Cost:
+    """Return the cost where parameters stay sharded: a leaf is gathered, and its gradient summed.
+
+    What XLA's partitioner sends along axes without samples depends on the model, and is not
+    counted.
+    """
+    n, sent = setting.devices, 0.0
+    if n > 1:
+        sent = (KRYLOV_STEPS + OUTSIDE[1]) * (kept.gathered + kept.whole) * setting.item
+    # The parameters and a vector are there as a whole.
+    memory = (VECTORS * (kept.own + setting.rows / n) + 2 * kept.gathered) * setting.item
+    remark = f"{cost.remark}; parameters stay sharded"
+    return Cost(cost.flops / n, memory, remark=remark, sent=sent)
+
+
+def kept_of(params: Params, layout: Layout) -> Kept:
+    """Return where parameters are that stay sharded."""
+    own, gathered, whole = 0.0, 0.0, 0.0
+    arrays = [x for x in jax.tree.leaves(params) if eqx.is_array(x)]
+    for x, spec in zip(arrays, layout.params or (), strict=True):
+        if not eqx.is_inexact_array(x):
+            continue
+        names = axes_of_spec(spec)
+        shares = lambda names: math.prod(layout.mesh.shape[name] for name in names)
+        size = x.size * (2 if jnp.iscomplexobj(x) else 1)
+        here = size / shares([name for name in names if name not in layout.names])
+        own += size / shares(names)
+        gathered += here if set(names) & set(layout.names) else 0.0
+        whole += here
+    return Kept(own, gathered, whole)
