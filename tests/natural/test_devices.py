@@ -54,6 +54,10 @@ def assert_the_answer_of_one_device(case, line):
     assert line["rank"][0] == line["rank"][1], line
     assert line["shape"][0] == line["shape"][1], line
     assert line["result"][0] == line["result"][1], line
+    several = int(case.split("-")[-1]) > 1
+    assert line["shown"] == [several, False], line
+    assert line["where"][1] == "None", line
+    assert line["where"][0].startswith(f"{case[-1]} over 'data'; parameters") == several, line
     # Every device has the same bits, and the pushforward lies where the samples are.
     assert line["equal"], line
     assert line["split"] == (line["spread"] > 1) == (not case.endswith("-1")), line

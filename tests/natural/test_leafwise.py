@@ -37,6 +37,9 @@ def assert_the_answer_of_one_device(line):
     assert line["shape"][0] == line["shape"][1], line
     assert line["shares"][1] == pytest.approx(line["shares"][0], rel=1e-8, nan_ok=True), line
     assert line["residual"] < 1e-8, line
+    assert line["where"][0] == "None", line
+    assert line["where"][1].startswith("8 over 'data', 'model'; "), line
+    assert line["where"][1].endswith("parameters in parts"), line
     assert line["kept"] and line["split"], line
 
 

@@ -157,6 +157,8 @@ def run(case):
         "shape": [many.stats.shape, one.stats.shape],
         "result": [str(many.result), str(one.result)],
         "equal": all(same),
+        "where": [str(many.stats.where), str(one.stats.where)],
+        "shown": ["devices" in f"{n.stats!r}{n.stats}" for n in (many, one)],
         "spread": len(many.pushforward.sharding.device_set),
         "split": not many.pushforward.sharding.is_fully_replicated,
     }

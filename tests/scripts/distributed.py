@@ -7,6 +7,7 @@ Reads names of cases, and prints one line of JSON for each:
 - `panels-devices-rows`: the Cholesky factorisation of `solver/_panels.py`, compared with NumPy.
 - `tall-devices-rows-columns`: `tall_svd`, compared with NumPy, and `few-inverse`, a natural
   gradient with it, compared with that of one device.
+- `where`: what statistics say of where things were.
 - `small-` and a case of `devices.py`: that case with K in panels, as if it were large.
 """
 
@@ -207,6 +208,24 @@ def few(case):
     return {"gap": devices.gap(many.vector, one.vector), "ranks": ranks}
 
 
+def where(_):
+    """What each solver says of where things were, and what a second call compiles."""
+    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p) @ jnp.ones((2, 1)), devices.square)
+    batch = devices.put((devices.normal(64, 2), devices.normal(64, 1, seed=1)))
+    point, found = devices.normal(2, 2, seed=2), {}
+    _scaled_rows.COPIED, _panels.NARROWEST = 0, 1
+    made = []
+    note = lambda name, *_, **__: made.append(name) if "compile" in name else None
+    jax.monitoring.register_event_duration_secs_listener(note)
+    for name in ("SVD", "Primal", "Dual", "Krylov"):
+        options = {"inverse": INVERSES["Tikhonov"], "solver": getattr(pb.solver, name)()}
+        stats = pb.natural_gradient(problem, point, batch, **options).stats
+        found[name] = [str(stats.where), dict(stats._lines()).get("devices"), repr(stats)]
+    first = len(made)
+    pb.natural_gradient(problem, point, batch, **options)
+    return {"found": found, "compiled": [first, len(made)]}
+
+
 def small(case):
     # Nor are there eigenvectors to take over.
     _scaled_rows.COPIED, _scaled_rows.SPARE, _panels.NARROWEST = 0, 0, 1
@@ -217,7 +236,7 @@ def small(case):
 if __name__ == "__main__":
     assert jax.device_count() == 8
     for name in sys.argv[1:]:
-        how = {"panels": panels, "tall": tall, "few": few, "small": small}.get(
+        how = {"panels": panels, "tall": tall, "few": few, "small": small, "where": where}.get(
             name.split("-")[0], measured
         )
         print(json.dumps({"case": name} | how(name)), flush=True)

@@ -173,6 +173,7 @@ def compare(name):
         "shape": [one.stats.shape, many.stats.shape],
         "shares": [stats(one), stats(many)],
         "residual": float(many.stats.residual),
+        "where": [str(one.stats.where), str(many.stats.where)],
         "kept": all(
             tree[key].sharding.is_equivalent_to(sharded[key].sharding, sharded[key].ndim)
             for tree in (many.vector, many.covector)

@@ -48,6 +48,22 @@ def test_the_answer_of_a_tall_svd_is_that_of_one_device():
         assert line["ranks"][0] == line["ranks"][1] == 4
 
 
+def test_statistics_say_where_things_were():
+    (line,) = run("where")
+    where = {
+        "SVD": "parameters on each; samples, A in parts",
+        "Primal": "parameters, G on each; samples in parts",
+        "Dual": "parameters on each; samples, K in parts",
+        "Krylov": "parameters on each; samples in parts",
+    }
+    for name, words in where.items():
+        said, shown, text = line["found"][name]
+        assert said == shown == f"4 over 'data'; {words}"
+        assert text.endswith("4 devices)")
+    first, second = line["compiled"]
+    assert first == second > 0, "the second call compiles nothing"
+
+
 SMALL = ("dense-Dual-Tikhonov-Weights-Explicit-2",)
 MORE = (
     "conv-Dual-Tikhonov-Weights-Explicit-4",
