@@ -7,6 +7,7 @@ Reads names of cases, and prints one line of JSON for each:
 - `panels-devices-rows`: the Cholesky factorisation of `solver/_panels.py`, compared with NumPy.
 - `tall-devices-rows-columns`: `tall_svd`, compared with NumPy, and `few-inverse`, a natural
   gradient with it, compared with that of one device.
+- `refused`: what is said where a matrix is larger than the bound.
 - `where`: what statistics say of where things were.
 - `small-` and a case of `devices.py`: that case with K in panels, as if it were large.
 """
@@ -28,6 +29,7 @@ from pullback._base.axis import Axis
 from pullback._compat.devices import Layout
 from pullback._natural.natural_gradient import compute, compute_shared
 from pullback._problem.batch import Batch
+from pullback._rows import shared
 from pullback.solver import _panels, _scaled_rows
 from pullback.solver._strategy import Strategy
 from pullback.solver._svd import tall_svd
@@ -226,6 +228,22 @@ def where(_):
     return {"found": found, "compiled": [first, len(made)]}
 
 
+def refused(_):
+    """What solvers say that would need more than the bound of K or of A on every device."""
+    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p) @ jnp.ones((2, 1)), devices.square)
+    batch = devices.put((devices.normal(8, 3), devices.normal(8, 1, seed=1)))
+    solve = lambda solver: pb.natural_gradient(
+        problem, devices.normal(3, 2), batch, solver=solver, inverse=INVERSES["MoorePenrose"]
+    )
+    fine = [str(solve(solver()).result) for solver in (pb.solver.Dual, pb.solver.SVD)]
+    jax.clear_caches()
+    _scaled_rows.GATHERED = shared.GATHERED = 100
+    words = [
+        devices.refused(lambda s=s: solve(s()))["message"] for s in (pb.solver.Dual, pb.solver.SVD)
+    ]
+    return {"fine": fine, "words": words}
+
+
 def small(case):
     # Nor are there eigenvectors to take over.
     _scaled_rows.COPIED, _scaled_rows.SPARE, _panels.NARROWEST = 0, 0, 1
@@ -236,7 +254,12 @@ def small(case):
 if __name__ == "__main__":
     assert jax.device_count() == 8
     for name in sys.argv[1:]:
-        how = {"panels": panels, "tall": tall, "few": few, "small": small, "where": where}.get(
-            name.split("-")[0], measured
-        )
+        how = {
+            "panels": panels,
+            "tall": tall,
+            "few": few,
+            "small": small,
+            "where": where,
+            "refused": refused,
+        }.get(name.split("-")[0], measured)
         print(json.dumps({"case": name} | how(name)), flush=True)

@@ -48,6 +48,16 @@ def test_the_answer_of_a_tall_svd_is_that_of_one_device():
         assert line["ranks"][0] == line["ranks"][1] == 4
 
 
+def test_a_matrix_above_the_bound_is_refused():
+    (line,) = run("refused")
+    assert line["fine"] == ["successful"] * 2
+    kernel, rows = line["words"]
+    assert "K is 8 x 8, 4.77e-07 GiB, and its eigenvectors would be computed on each of 4" in kernel
+    assert "inverse=pullback.Tikhonov(...)" in kernel and "pullback.solver.Krylov()" in kernel
+    assert "A is 8 x 6, 3.58e-07 GiB, and this solver would copy it to each of 4" in rows
+    assert "solver=pullback.solver.Primal()" in rows and "pullback.solver.Dual()" in rows
+
+
 def test_statistics_say_where_things_were():
     (line,) = run("where")
     where = {
