@@ -104,7 +104,16 @@ def test_bad_input_is_named():
     assert "jax.device_put(params" in params
 
 
-RULES = ("LineSearch", "LevenbergMarquardt", "TrustRegion", "Geodesic", "Spring")
+RULES = (
+    "LineSearch",
+    "GridSearch",
+    "DampingSearch",
+    "LevenbergMarquardt",
+    "TrustRegion",
+    "Geodesic",
+    "Spring",
+    "HeavyBall",
+)
 
 
 @pytest.mark.parametrize("case", [f"rule-{r}-{k}" for r in RULES for k in ("Auto", "Explicit")])
@@ -113,6 +122,8 @@ def test_steps_are_those_of_one_device(case):
     assert "error" not in line, line["error"]
     assert line["gap"] < 1e-10
     assert line["results"][0] == line["results"][1]
+    # Parameters that were on one device come out whole on each.
+    assert line["devices"] == [4] and line["whole"]
 
 
 @pytest.mark.parametrize("case", ["training-Auto", "training-Explicit"])
