@@ -112,6 +112,8 @@ WORDS = {
     "no steps": ("fit(steps=-1)",),
     "key": ("the processes disagree", "key=0", "key=1"),
     "nan": ("batch.inputs (first at index (5, 1), process 1)",),
+    "uneven nan": ("batch.inputs (first at index (4, 1), process 1, where it is sample 2)",),
+    "targets of a likelihood": ("Sample 4 (process 1, where it is sample 2): -1.0; Poisson",),
     "nan in fit": ("step 0", "batch.inputs (first at index (5, 1), process 1)"),
     "folder": ("the processes [1] do not see the folder",),
     "iterator": ("the disk is gone",),
@@ -128,6 +130,14 @@ def test_bad_input_is_named_on_every_process(tmp_path):
         assert found["bad"].keys() == WORDS.keys()
         for name, words in WORDS.items():
             assert all(word in found["bad"][name] for word in words), (name, found["bad"][name])
+
+
+@pytest.mark.slow
+def test_a_callback_of_process_0_ends_the_run_on_all(tmp_path):
+    first, second = (found["stopped"] for found in run(tmp_path / "stopped", "stopped"))
+    assert first == second
+    assert first["0"].startswith("the callback ended it after ")
+    assert first["1"] == "all 40 steps were made"
 
 
 def killed(folder, steps, number, rng, at=None):

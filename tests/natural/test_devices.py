@@ -54,6 +54,10 @@ def assert_the_answer_of_one_device(case, line):
     assert line["rank"][0] == line["rank"][1], line
     assert line["shape"][0] == line["shape"][1], line
     assert line["result"][0] == line["result"][1], line
+    several = int(case.split("-")[-1]) > 1
+    assert line["shown"] == [several, False], line
+    assert line["where"][1] == "None", line
+    assert line["where"][0].startswith(f"{case[-1]} over 'data'; parameters") == several, line
     # Every device has the same bits, and the pushforward lies where the samples are.
     assert line["equal"], line
     assert line["split"] == (line["spread"] > 1) == (not case.endswith("-1")), line
@@ -100,7 +104,16 @@ def test_bad_input_is_named():
     assert "jax.device_put(params" in params
 
 
-RULES = ("LineSearch", "LevenbergMarquardt", "TrustRegion", "Geodesic", "Spring")
+RULES = (
+    "LineSearch",
+    "GridSearch",
+    "DampingSearch",
+    "LevenbergMarquardt",
+    "TrustRegion",
+    "Geodesic",
+    "Spring",
+    "HeavyBall",
+)
 
 
 @pytest.mark.parametrize("case", [f"rule-{r}-{k}" for r in RULES for k in ("Auto", "Explicit")])
@@ -109,6 +122,8 @@ def test_steps_are_those_of_one_device(case):
     assert "error" not in line, line["error"]
     assert line["gap"] < 1e-10
     assert line["results"][0] == line["results"][1]
+    # Parameters that were on one device come out whole on each.
+    assert line["devices"] == [4] and line["whole"]
 
 
 @pytest.mark.parametrize("case", ["training-Auto", "training-Explicit"])

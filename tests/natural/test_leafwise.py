@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from natural.test_devices import start
 
+from pullback.solver._cost import KRYLOV_STEPS
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "leafwise.py"
 MODELS = ("dense", "conv", "softmax", "outside", "complex")
 INVERSES = ("Tikhonov", "MoorePenrose")
@@ -35,6 +37,9 @@ def assert_the_answer_of_one_device(line):
     assert line["shape"][0] == line["shape"][1], line
     assert line["shares"][1] == pytest.approx(line["shares"][0], rel=1e-8, nan_ok=True), line
     assert line["residual"] < 1e-8, line
+    assert line["where"][0] == "None", line
+    assert line["where"][1].startswith("8 over 'data', 'model'; "), line
+    assert line["where"][1].endswith("parameters in parts"), line
     assert line["kept"] and line["split"], line
 
 
@@ -70,9 +75,22 @@ def test_what_cannot_be_done_is_named():
     assert "is not differentiated" in words["grad"]
 
 
+def test_a_plan_has_the_traffic_of_sharded_parameters():
+    line = start(["hlo-fsdp-64"], SCRIPT)["hlo-fsdp-64"]
+    for loop in line["loops"]:
+        taken = KRYLOV_STEPS * sum(size for _, size in loop)
+        assert taken / 1.2 < line["sent"] < 1.2 * taken, line
+    assert line["bytes"] / 2 < line["memory"] < 3 * line["bytes"], line
+    assert "each device of 8 shares of the samples has 512 rows, its parameters" in line["text"]
+    assert line["fits"] == {"SVD": False, "Dual": False, "Primal": False, "Krylov": True}
+    assert "needs all parameters on every device" in line["text"]
+    assert "is sharded over the mesh axis 'data'" in line["words"]
+    assert "Krylov()) keeps them sharded; solver=Auto() cannot" in line["words"]
+
+
 @pytest.mark.slow
 def test_1e8_parameters_are_gathered_once_an_iteration():
-    line = start(["hlo-fsdp"], SCRIPT)["hlo-fsdp"]
+    line = start(["hlo-fsdp-5000"], SCRIPT)["hlo-fsdp-5000"]
     leaves = sorted(line["leaves"].values())
     assert len(line["loops"]) == 2
     for loop in line["loops"]:
@@ -87,7 +105,7 @@ def test_1e8_parameters_are_gathered_once_an_iteration():
 
 @pytest.mark.slow
 def test_1e8_parameters_in_tensor_parallel_are_not_gathered():
-    line = start(["hlo-tensor"], SCRIPT)["hlo-tensor"]
+    line = start(["hlo-tensor-5000"], SCRIPT)["hlo-tensor-5000"]
     assert len(line["loops"]) == 2
     for loop in line["loops"]:
         assert {kind for kind, _ in loop} == {"all-reduce"}

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback._natural.failure import place_of
 from pullback._problem.batch import Batch
 from pullback._problem.padding import Padded, filled_up, positions, shares, trimmed
 
@@ -129,3 +130,25 @@ def test_what_fills_a_share_reaches_nothing():
         np.testing.assert_array_equal(
             objective.problem.measure.weights(6, float)[places], measure.weights(3, float)
         )
+
+
+def test_a_failure_has_the_number_of_the_sample():
+    """Not that of its entry, and not of what fills a share."""
+    x = jnp.full((6, 2), jnp.nan).at[jnp.asarray([0, 4, 5])].set(1.0)
+    model = lambda p, x: x @ p
+    problem = pb.Composite(model, lambda z, y: (z - y) ** 2)
+    bad = x.at[5, 1].set(jnp.inf)
+
+    def message(problem, result, inputs, targets):
+        batch = Batch(Padded(inputs, (1, 0, 2)), targets)
+        return place_of(getattr(pb.RESULTS, result), problem, jnp.ones(2), batch)
+
+    y = jnp.zeros(6)
+    assert message(problem, "nonfinite_batch", bad, y).endswith(
+        "batch.inputs (first at index (2, 1))."
+    )
+    assert message(problem, "nonfinite_batch", x, y) == ""
+    assert message(problem, "nonfinite_outputs", bad, y).endswith("outputs (first at index (2,)).")
+    problem = pb.Composite(model, metric=pb.metric.Poisson())
+    said = message(problem, "bad_targets", jnp.ones((6, 2)), y.at[5].set(-1.0))
+    assert said.startswith(" Sample 2: -1.0; Poisson admits")

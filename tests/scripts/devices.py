@@ -157,6 +157,8 @@ def run(case):
         "shape": [many.stats.shape, one.stats.shape],
         "result": [str(many.result), str(one.result)],
         "equal": all(same),
+        "where": [str(many.stats.where), str(one.stats.where)],
+        "shown": ["devices" in f"{n.stats!r}{n.stats}" for n in (many, one)],
         "spread": len(many.pushforward.sharding.device_set),
         "split": not many.pushforward.sharding.is_fully_replicated,
     }
@@ -277,6 +279,13 @@ def bad_input():
 
 RULES = {
     "LineSearch": {},
+    "GridSearch": {"step": pb.step.GridSearch((1.0, 0.5, 0.25))},
+    "DampingSearch": {"step": pb.step.DampingSearch((1.0, 1e-2, 1e-4))},
+    "HeavyBall": {
+        "inverse": pb.Tikhonov(1e-2),
+        "momentum": pb.momentum.HeavyBall(0.5),
+        "step": 0.1,
+    },
     "LevenbergMarquardt": {"step": pb.step.LevenbergMarquardt()},
     "TrustRegion": {"step": pb.step.TrustRegion()},
     "Geodesic": {"step": pb.step.Geodesic(pb.step.LevenbergMarquardt())},
@@ -295,7 +304,13 @@ def rule(name, kind):
         return point, record
 
     (one, first), (many, second) = made(batch), made(put(batch, kind))
-    return {"gap": gap(many, one), "results": [str(second.result), str(first.result)]}
+    leaves = jax.tree.leaves(many)
+    return {
+        "gap": gap(many, one),
+        "results": [str(second.result), str(first.result)],
+        "devices": sorted({len(leaf.sharding.device_set) for leaf in leaves}),
+        "whole": all(leaf.sharding.is_fully_replicated for leaf in leaves),
+    }
 
 
 def training(kind):

@@ -7,6 +7,8 @@ Reads names of cases, and prints one line of JSON for each:
 - `panels-devices-rows`: the Cholesky factorisation of `solver/_panels.py`, compared with NumPy.
 - `tall-devices-rows-columns`: `tall_svd`, compared with NumPy, and `few-inverse`, a natural
   gradient with it, compared with that of one device.
+- `refused`: what is said where a matrix is larger than the bound.
+- `where`: what statistics say of where things were.
 - `small-` and a case of `devices.py`: that case with K in panels, as if it were large.
 """
 
@@ -27,6 +29,7 @@ from pullback._base.axis import Axis
 from pullback._compat.devices import Layout
 from pullback._natural.natural_gradient import compute, compute_shared
 from pullback._problem.batch import Batch
+from pullback._rows import shared
 from pullback.solver import _panels, _scaled_rows
 from pullback.solver._strategy import Strategy
 from pullback.solver._svd import tall_svd
@@ -40,6 +43,7 @@ HEAD = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 RESULT = re.compile(r" = (.*?) ([a-z][\w\-]*)\(")
 SHAPE = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
 TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+BODY = re.compile(r"body=%([\w.\-]+)")
 BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.\-]+)")
 
 
@@ -59,7 +63,8 @@ def read(text):
     """What a program sends to one device: kind, bytes and number of each collective.
 
     A loop whose number of turns is not known counts once: it refines a solution, and a
-    well-conditioned problem needs no more. A condition counts as the branch that sends more.
+    well-conditioned problem needs no more. The bytes of one turn of each, as in `Krylov`, are what
+    is returned second. A condition counts as the branch that sends more.
     """
     bodies, name, entry = {}, None, None
     for line in text.splitlines():
@@ -81,7 +86,7 @@ def read(text):
             elif kind == "while":
                 turns = TURNS.search(line)
                 turns = int(turns.group(1)) if turns else 1
-                inside = sent(re.search(r"body=%([\w.\-]+)", line).group(1))
+                inside = sent(BODY.search(line).group(1))
                 found += [(kind, size, turns * times) for kind, size, times in inside]
             elif kind == "conditional":
                 names = re.findall(r"%([\w.\-]+)", str(BRANCHES.findall(line)))
@@ -90,7 +95,9 @@ def read(text):
                 found += sent(re.search(r"to_apply=%([\w.\-]+)", line).group(1))
         return tuple(found)
 
-    return sent(entry)
+    loops = [line for lines in bodies.values() for line in lines if " while(" in line]
+    unknown = [BODY.search(line).group(1) for line in loops if not TURNS.search(line)]
+    return sent(entry), [volume(sent(name)) for name in unknown]
 
 
 def model(p, x):
@@ -126,7 +133,7 @@ def measured(case):
     )
     one = compiled(alone, params, batch)
     eight = compiled(many, there(params, None), there(batch, "data"))
-    sent = read(eight.as_text())
+    sent, loops = read(eight.as_text())
     zeros = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
     spread = jax.device_put(tuple(zeros(batch)), on("data"))
     plan = pb.plan(problem, zeros(params), spread, inverse=inverse, solver=solver)
@@ -134,7 +141,9 @@ def measured(case):
         "alone": one.memory_analysis().temp_size_in_bytes,
         "each": eight.memory_analysis().temp_size_in_bytes,
         "sent": volume(sent),
+        "loops": loops,
         "planned": plan.route.sent,
+        "memory": plan.route.memory,
         "shape": plan.shape,
         "devices": plan.devices,
         "text": str(plan),
@@ -201,6 +210,40 @@ def few(case):
     return {"gap": devices.gap(many.vector, one.vector), "ranks": ranks}
 
 
+def where(_):
+    """What each solver says of where things were, and what a second call compiles."""
+    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p) @ jnp.ones((2, 1)), devices.square)
+    batch = devices.put((devices.normal(64, 2), devices.normal(64, 1, seed=1)))
+    point, found = devices.normal(2, 2, seed=2), {}
+    _scaled_rows.COPIED, _panels.NARROWEST = 0, 1
+    made = []
+    note = lambda name, *_, **__: made.append(name) if "compile" in name else None
+    jax.monitoring.register_event_duration_secs_listener(note)
+    for name in ("SVD", "Primal", "Dual", "Krylov"):
+        options = {"inverse": INVERSES["Tikhonov"], "solver": getattr(pb.solver, name)()}
+        stats = pb.natural_gradient(problem, point, batch, **options).stats
+        found[name] = [str(stats.where), dict(stats._lines()).get("devices"), repr(stats)]
+    first = len(made)
+    pb.natural_gradient(problem, point, batch, **options)
+    return {"found": found, "compiled": [first, len(made)]}
+
+
+def refused(_):
+    """What solvers say that would need more than the bound of K or of A on every device."""
+    problem = pb.Composite(lambda p, x: jnp.tanh(x @ p) @ jnp.ones((2, 1)), devices.square)
+    batch = devices.put((devices.normal(8, 3), devices.normal(8, 1, seed=1)))
+    solve = lambda solver: pb.natural_gradient(
+        problem, devices.normal(3, 2), batch, solver=solver, inverse=INVERSES["MoorePenrose"]
+    )
+    fine = [str(solve(solver()).result) for solver in (pb.solver.Dual, pb.solver.SVD)]
+    jax.clear_caches()
+    _scaled_rows.GATHERED = shared.GATHERED = 100
+    words = [
+        devices.refused(lambda s=s: solve(s()))["message"] for s in (pb.solver.Dual, pb.solver.SVD)
+    ]
+    return {"fine": fine, "words": words}
+
+
 def small(case):
     # Nor are there eigenvectors to take over.
     _scaled_rows.COPIED, _scaled_rows.SPARE, _panels.NARROWEST = 0, 0, 1
@@ -211,7 +254,12 @@ def small(case):
 if __name__ == "__main__":
     assert jax.device_count() == 8
     for name in sys.argv[1:]:
-        how = {"panels": panels, "tall": tall, "few": few, "small": small}.get(
-            name.split("-")[0], measured
-        )
+        how = {
+            "panels": panels,
+            "tall": tall,
+            "few": few,
+            "small": small,
+            "where": where,
+            "refused": refused,
+        }.get(name.split("-")[0], measured)
         print(json.dumps({"case": name} | how(name)), flush=True)

@@ -1,8 +1,8 @@
 """Cases of `tests/natural/test_leafwise.py`, in a process with eight devices.
 
 Reads the names of cases, `model-inverse-way-mesh`, and prints one line of JSON for each: how far a
-natural gradient of sharded parameters is from a dense reference, and where it lies. `hlo-way-mesh`
-compiles one for 1e8 parameters, and prints what is sent between devices.
+natural gradient of sharded parameters is from a dense reference, and where it lies. `hlo-way-width`
+compiles one, for 1e8 parameters if the width is 5000, and prints what is sent between devices.
 """
 
 import json
@@ -173,6 +173,7 @@ def compare(name):
         "shape": [one.stats.shape, many.stats.shape],
         "shares": [stats(one), stats(many)],
         "residual": float(many.stats.residual),
+        "where": [str(one.stats.where), str(many.stats.where)],
         "kept": all(
             tree[key].sharding.is_equivalent_to(sharded[key].sharding, sharded[key].ndim)
             for tree in (many.vector, many.covector)
@@ -257,8 +258,9 @@ def sent(text):
 
 
 def hlo(name):
-    """Compile for 1e8 parameters in float32, 512 samples."""
-    way, wide = name, 5000
+    """Compile for 1e8 parameters in float32, or for fewer, and 512 samples."""
+    way, wide = name.split("-")
+    wide = int(wide)
     shapes = {
         "in": (wide, 2 * wide), "bias": (2 * wide,), "mid": (2 * wide, wide), "out": (wide, 8),
     }  # fmt: skip
@@ -287,7 +289,23 @@ def hlo(name):
         "leaves": {key: 4 * math.prod(shape) for key, shape in shapes.items()},
         "batch": 4 * 512 * wide,
         "kept": [str(x.spec) for x in jax.tree.leaves(made.output_shardings)],
-    }
+    } | (planned(problem, params, batch) if wide < 100 else {})
+
+
+def planned(problem, params, batch):
+    """What `plan` says of arrays that lie like these."""
+    zeros = lambda x: jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding)
+    params, batch = jax.tree.map(zeros, (params, batch))
+    damped = {"inverse": pb.Tikhonov(1e-3)}
+    plan = pb.plan(problem, params, batch, solver=Krylov(), **damped)
+    try:
+        pb.plan(problem, params, batch, **damped)
+        words = ""
+    except ValueError as error:
+        words = str(error)
+    fits = {route.solver: route.fits for route in plan.routes}
+    route = {"sent": plan.route.sent, "bytes": plan.route.memory}
+    return route | {"text": str(plan), "fits": fits, "words": words}
 
 
 OTHERS = {"terms": terms, "refused": refused, "hlo": hlo}

@@ -161,6 +161,15 @@ def walk(case, steps):
     return {"fit": flat(end.params), "losses": flat(end.history["loss"])}
 
 
+def stopped(case):
+    """A callback that returns True on one process only: that of process 0 decides."""
+    ended = {}
+    for place in (0, 1):
+        told = lambda report, place=place: case.place == place and report.step >= 2
+        ended[str(place)] = case.fit(case.spread(BATCH), 40, callback=told).ended
+    return ended
+
+
 def refused(call):
     try:
         call()
@@ -181,6 +190,8 @@ def bad(case):
     x, y = BATCH
     spoilt = x.copy()
     spoilt[5, 1] = np.nan
+    uneven = UNEVEN[0].copy()
+    uneven[4, 1] = np.nan
     there = NamedSharding(case.mesh, PartitionSpec("data"))
     local = lambda x: jax.make_array_from_process_local_data(there, x)
     count = 4 if last else 2
@@ -212,6 +223,13 @@ def bad(case):
         "no steps": lambda: case.fit(good, -1 if last else 3),
         "key": lambda: case.fit(good, 3, key=case.place),
         "nan": lambda: solve(case.spread((spoilt, y))),
+        # The first process has two of the seven, and two shares; the other ones are filled up.
+        "uneven nan": lambda: solve(case.shard((uneven, UNEVEN[1]))),
+        "targets of a likelihood": lambda: pb.natural_gradient(
+            pb.Composite(lambda p, x: model(p, x)[:, 0], metric=pb.metric.Poisson()),
+            case.params,
+            case.shard((UNEVEN[0], np.asarray([1.0, 2.0, 0.0, 1.0, -1.0, 3.0, 1.0]))),
+        ),
         "nan in fit": lambda: case.fit(case.spread((spoilt, y)), 3),
         "folder": lambda: case.fit(good, 3, checkpoint=hidden),
         "iterator": lambda: case.fit(raising(9), 5),

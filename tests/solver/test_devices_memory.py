@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pullback.solver._cost import KRYLOV_STEPS
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "distributed.py"
 
 
@@ -46,6 +48,32 @@ def test_the_answer_of_a_tall_svd_is_that_of_one_device():
         assert line["ranks"][0] == line["ranks"][1] == 4
 
 
+def test_a_matrix_above_the_bound_is_refused():
+    (line,) = run("refused")
+    assert line["fine"] == ["successful"] * 2
+    kernel, rows = line["words"]
+    assert "K is 8 x 8, 4.77e-07 GiB, and its eigenvectors would be computed on each of 4" in kernel
+    assert "inverse=pullback.Tikhonov(...)" in kernel and "pullback.solver.Krylov()" in kernel
+    assert "A is 8 x 6, 3.58e-07 GiB, and this solver would copy it to each of 4" in rows
+    assert "solver=pullback.solver.Primal()" in rows and "pullback.solver.Dual()" in rows
+
+
+def test_statistics_say_where_things_were():
+    (line,) = run("where")
+    where = {
+        "SVD": "parameters on each; samples, A in parts",
+        "Primal": "parameters, G on each; samples in parts",
+        "Dual": "parameters on each; samples, K in parts",
+        "Krylov": "parameters on each; samples in parts",
+    }
+    for name, words in where.items():
+        said, shown, text = line["found"][name]
+        assert said == shown == f"4 over 'data'; {words}"
+        assert text.endswith("4 devices)")
+    first, second = line["compiled"]
+    assert first == second > 0, "the second call compiles nothing"
+
+
 SMALL = ("dense-Dual-Tikhonov-Weights-Explicit-2",)
 MORE = (
     "conv-Dual-Tikhonov-Weights-Explicit-4",
@@ -77,10 +105,30 @@ def check_programs(cases, memory):
         # Neither the batch nor A nor J is copied to every device.
         assert not {batch, rows, jacobian} & set(line["gathers"]), line
         assert max(line["gathers"]) < rows / 4, line
-        assert line["planned"] / 1.2 < line["sent"] < 1.2 * line["planned"], line
+        if "Krylov" in line["case"]:
+            check_iterations(line)
+        else:
+            assert line["planned"] / 1.2 < line["sent"] < 1.2 * line["planned"], line
         assert line["each"] <= memory * line["alone"], line
+        # The plan does not count the model, which is most of what `Krylov` takes.
+        most = 3 if "Krylov" in line["case"] else 2
+        assert line["memory"] / 2 < line["each"] < most * line["memory"], line
         assert line["devices"] == 8
         assert "each of 8 devices has" in line["text"]
+
+
+def check_iterations(line):
+    """The solution and its correction are iterations that only sum P numbers each time."""
+    vector = 8 * line["shape"][1]
+    # The third one runs once, if a residual is in doubt.
+    assert len(line["loops"]) == 3, line
+    assert all(vector <= size < 1.1 * vector for size in line["loops"]), line
+    outside, planned = line["sent"] - 2 * vector, line["planned"] - KRYLOV_STEPS * vector
+    assert planned / 1.2 < outside < 1.2 * planned, line
+
+
+def test_an_iteration_of_krylov_sends_a_vector_on_the_parameters():
+    check_programs(["Krylov-Tikhonov-4096-16-32"], 1 / 4)
 
 
 def test_primal_sends_the_metric_once_and_shares_the_rows():

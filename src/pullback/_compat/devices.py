@@ -93,6 +93,11 @@ def axes_of(x: Any, dimension: int | None = None) -> tuple[str, ...]:
     return tuple(_names(spec))
 
 
+def axes_of_spec(spec: PartitionSpec) -> tuple[str, ...]:
+    """Return the axes of a mesh that a sharding names."""
+    return tuple(_names(tuple(spec)))
+
+
 def _names(spec: tuple[Any, ...]) -> Iterator[str]:
     for entry in spec:
         if isinstance(entry, str):

@@ -186,10 +186,8 @@ def structured_metric(rows: Rows, plan: Layout) -> Float[Array, "P P"]:
 
 def metric_gram(rows: Rows, plan: Layout) -> Gram:
     """Return the same, and what was taken off it."""
-    sizes = [group.order.shape for group in plan.factors]
-    sizes += [(1, plan.row_size)] if plan.row_size else []
-    per_sample = sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
-    chunk = max(64, WORKSPACE // (per_sample * jnp.dtype(rows.dtype).itemsize))
+    sizes = _sizes(plan)
+    chunk = max(64, WORKSPACE // (block_size(plan) * jnp.dtype(rows.dtype).itemsize))
     total = lambda function, samples: sum_over_samples(
         function, samples, rows.count, min(chunk, rows.count)
     )
@@ -203,6 +201,18 @@ def metric_gram(rows: Rows, plan: Layout) -> Gram:
     at = total(lambda s: centres(_factors(rows, plan, s[0]), s[1]), samples)
     sums = total(lambda s: centred_blocks(_factors(rows, plan, s[0]), at, s[1], s[2]), samples)
     return Gram(*centred_metric(sums, sizes, jnp.sum(scale**2, axis=0)))
+
+
+def _sizes(plan: Layout) -> list[tuple[int, int]]:
+    """Return the inputs and outputs of each leaf of G; of leaves kept as rows, together."""
+    sizes = [group.order.shape for group in plan.factors]
+    return sizes + ([(1, plan.row_size)] if plan.row_size else [])
+
+
+def block_size(plan: Layout) -> int:
+    """Return how many numbers the blocks of G take that one sample makes."""
+    sizes = _sizes(plan)
+    return sum(i * j + o * p for k, (i, o) in enumerate(sizes) for j, p in sizes[: k + 1])
 
 
 def _rows_per_sample(rows: Rows) -> int:

@@ -1,5 +1,7 @@
 """Raises for a `RESULTS` code that is a failure, and locates the offending leaf or sample."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,17 +11,20 @@ from jaxtyping import Array
 from .._base.pairs import Pairs
 from .._base.results import RESULTS, failed
 from .._base.types import Params
-from .._compat.processes import everywhere
+from .._compat.processes import everywhere, whole
 from .._problem.batch import AnyBatch, Batch
 from .._problem.composite import Composite, Objective
 from .._problem.layout import here
-from .._problem.padding import bare
+from .._problem.padding import bare, sample_places
 from .._problem.paired import paired
 from .._problem.problem import AbstractProblem
 from .._rows.block_root import BlockRoot
 from .._rows.rows import rows_at
 from ..metric._base import AbstractLikelihood
 from .outcome import admitted
+
+GATHERED = 2**28
+"""The largest batch, in bytes, that every process gathers to look for one of its samples."""
 
 
 def raise_failure(
@@ -62,51 +67,105 @@ def _place(
     """Return the place of a failure in one term; empty if it is not there."""
     if bool(result == RESULTS.nonfinite_batch):
         other = None if metric_batch is None else bare(metric_batch)
-        return _bad_leaves(bare(batch), "batch") or _bad_leaves(other, "metric_batch")
+        found = _bad_leaves(bare(batch), "batch", batch)
+        return found or _bad_leaves(other, "metric_batch", metric_batch)
     if bool(result == RESULTS.nonfinite_outputs):
-        return _bad_leaves(problem.outputs(params, bare(batch).inputs), "outputs")
-    if any(not x.is_fully_addressable for x in jax.tree.leaves(batch) if isinstance(x, jax.Array)):
-        return ""  # no process sees all samples
+        return _bad_leaves(problem.outputs(params, bare(batch).inputs), "outputs", batch)
+    if not (result == RESULTS.bad_targets or result == RESULTS.bad_metric):
+        return ""
+    given = batch if metric_batch is None or bool(result == RESULTS.bad_targets) else metric_batch
+    found = _on_this_process((problem, params, batch, metric_batch))
+    if found is None:
+        return ""
+    problem, params, batch, metric_batch = found
     params, batch = here(problem, (params, batch))
     if metric_batch is not None:
         _, metric_batch = here(problem, (params, metric_batch))
     if bool(result == RESULTS.bad_targets):
-        return _inadmissible(problem, params, batch)
-    if bool(result == RESULTS.bad_metric):
-        return _complaint(problem, params, batch if metric_batch is None else metric_batch)
-    return ""
+        return _inadmissible(problem, params, batch, given)
+    return _complaint(problem, params, batch if metric_batch is None else metric_batch, given)
 
 
-def _bad_leaves(tree, name: str) -> str:
+def _on_this_process(tree: Any) -> Any:
+    """Return a tree with all samples on this process; `None` if these are too large, or keys."""
+    here = lambda x: not isinstance(x, jax.Array) or x.is_fully_addressable
+    spread = [x for x in jax.tree.leaves(tree) if not here(x) and not x.is_fully_replicated]
+    keys = any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in spread)
+    if keys or sum(x.nbytes for x in spread) > GATHERED:
+        return None
+    bring = lambda x: x if here(x) else jnp.asarray(np.asarray(whole(x)))
+    return jax.tree.map(bring, tree)
+
+
+def _bad_leaves(tree, name: str, batch: Batch | None = None) -> str:
+    """Return in words where leaves are not finite; `batch` has the entries that are samples."""
     places = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if eqx.is_inexact_array(leaf) and not bool(jnp.all(jnp.isfinite(leaf))):
-            places.append(f"{name}{jax.tree_util.keystr(path)} ({_first(leaf)})")
+            if found := _first(leaf, batch):
+                places.append(f"{name}{jax.tree_util.keystr(path)} ({found})")
     return f" Found in {', '.join(places)}." if places else ""
 
 
-def _first(leaf: Array) -> str:
-    """Return in words where the first entry is that is not finite; every process is told."""
+def _first(leaf: Array, batch: Batch | None) -> str:
+    """Return in words where the first entry is that is not finite; every process is told.
+
+    Of entries that fill up a share nobody is told, and samples have the numbers of the user.
+    """
+    samples = None if batch is None else sample_places(batch)
     if leaf.is_fully_addressable or leaf.is_fully_replicated:
-        return f"first at index {_index(np.asarray(leaf))}"
+        found = _index(np.asarray(leaf), samples)
+        return "" if found is None else f"first at index {_numbered(found, samples)}"
     mine = [0] * (1 + leaf.ndim)
     for shard in leaf.addressable_shards:
-        data = np.asarray(shard.data)
-        if not np.all(np.isfinite(data)):
-            starts = [cut.start or 0 for cut in shard.index]
-            mine = [1, *(a + b for a, b in zip(starts, _index(data), strict=True))]
+        starts = [cut.start or 0 for cut in shard.index]
+        found = _index(np.asarray(shard.data), None if samples is None else samples - starts[0])
+        if found is not None:
+            mine = [1, *(a + b for a, b in zip(starts, found, strict=True))]
             break
     told = everywhere(mine)
+    if not told[:, 0].any():
+        return ""
     place = int(np.argmax(told[:, 0]))
-    return f"first at index {tuple(told[place, 1:].tolist())}, process {place}"
+    index = _numbered(tuple(told[place, 1:].tolist()), samples)
+    own = f"process {place}" if batch is None or samples is None else _whose(batch, index[0])
+    return f"first at index {index}, {own}"
 
 
-def _index(x: np.ndarray) -> tuple[int, ...]:
-    """Return the index of the first entry that is not finite."""
-    return tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+def _index(x: np.ndarray, entries: np.ndarray | None = None) -> tuple[int, ...] | None:
+    """Return the index of the first entry that is not finite, of some along the first axis."""
+    bad = np.argwhere(~np.isfinite(x))
+    bad = bad if entries is None else bad[np.isin(bad[:, 0], entries)]
+    return tuple(int(i) for i in bad[0]) if len(bad) else None
 
 
-def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
+def _numbered(index: tuple[int, ...], samples: np.ndarray | None) -> tuple[int, ...]:
+    """Return an index with the number of the sample in the place of that of its entry."""
+    return index if samples is None else (int(np.searchsorted(samples, index[0])), *index[1:])
+
+
+def _whose(batch: Batch, sample: int) -> str:
+    """Return in words which of several processes has a sample; empty if there is only one."""
+    leaves = [x for x in jax.tree.leaves(batch.inputs) if isinstance(x, jax.Array)]
+    leaf = next((x for x in leaves if not x.is_fully_addressable), None)
+    if leaf is None or leaf.is_fully_replicated:
+        return ""
+    owner = np.zeros(leaf.shape[0], int)
+    for device, cut in leaf.sharding.devices_indices_map(leaf.shape).items():
+        owner[cut[0]] = device.process_index
+    samples = sample_places(batch)
+    owner = owner if samples is None else owner[samples]
+    own = np.count_nonzero(owner[:sample] == owner[sample])
+    return f"process {owner[sample]}, where it is sample {own}"
+
+
+def _sample(batch: Batch, sample: int) -> str:
+    """Return the number of a sample, and which process has it."""
+    own = _whose(batch, sample)
+    return f"Sample {sample} ({own})" if own else f"Sample {sample}"
+
+
+def _inadmissible(problem: Composite, params: Params, batch: Batch, given: Batch) -> str:
     objective, metric = _real(problem, params, batch), problem.metric
     bad = np.flatnonzero(~np.asarray(admitted(objective, objective.outputs(params))))
     if not bad.size or not isinstance(metric, AbstractLikelihood):
@@ -116,7 +175,8 @@ def _inadmissible(problem: Composite, params: Params, batch: Batch) -> str:
         targets = jax.tree.map(lambda y: np.asarray(y).tolist(), objective.batch.targets)
         return f" Targets {targets!r}; {name} admits {metric.support}."
     target = jax.tree.map(lambda y: np.asarray(y)[bad[0]].tolist(), objective.batch.targets)
-    return f" Sample {bad[0]}: {target!r}; {name} admits {metric.support}. {bad.size} in all."
+    place = _sample(given, int(bad[0]))
+    return f" {place}: {target!r}; {name} admits {metric.support}. {bad.size} in all."
 
 
 def _real(problem: Composite, params: Params, batch: Batch) -> Objective:
@@ -125,7 +185,7 @@ def _real(problem: Composite, params: Params, batch: Batch) -> Objective:
     return paired(objective, (Pairs.of(objective.outputs(params)),))
 
 
-def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
+def _complaint(problem: Composite, params: Params, batch: Batch, given: Batch) -> str:
     objective = _real(problem, params, batch)
     outputs = objective.outputs(params)
     (rows,) = rows_at(objective, params).terms
@@ -146,4 +206,4 @@ def _complaint(problem: Composite, params: Params, batch: Batch) -> str:
         jax.tree.map(take, outputs)
     )
     more = f" {bad.size} of {objective.count} samples in all." if bad.size > 1 else ""
-    return f" Sample {bad[0]}: {words}{more}"
+    return f" {_sample(given, int(bad[0]))}: {words}{more}"

@@ -5,6 +5,7 @@ The formula, the certificate and the verdicts are those of `subproblem.py`, `cer
 parameters are tuples of leaves (`_base/leaves.py`).
 """
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -30,20 +31,7 @@ from ..solver._strategy import Strategy
 from .derivative import stop
 from .evaluate import Evaluation, lift, scaled_pull
 from .leafwise_judge import Solved, judge
-
-
-def obstacle(
-    problem: AbstractProblem, strategy: Strategy, metric_batch: AnyBatch | None
-) -> str | None:
-    """Return, in words, what needs the parameters as one flat vector; `None` if nothing does."""
-    if metric_batch is not None:
-        return "metric_batch=..."
-    for term in problem.terms:
-        if term.metric.centred:
-            return f"metric={type(term.metric).__name__}()"
-        if term.holomorphic:
-            return "Composite(holomorphic=True)"
-    return strategy.solver.obstacle(strategy.inverse)
+from .stats import Where
 
 
 def compute_leafwise(
@@ -64,6 +52,7 @@ def compute_leafwise(
         problem, strategy = common
         found = _solved(spread(problem, layout), params, cuts, batch, strategy, careful)
         stats, result = judge(stop(found), check_samples)
+        stats = replace(stats, where=_where(layout))
         evaluation, leaves = found.evaluation, found.given.leaves
         linear, pushforward = evaluation.linear, found.given.pushforward(found.vector)
         covector: Any = evaluation.covector
@@ -85,6 +74,13 @@ def compute_leafwise(
         "losses": losses,
         "weights": weights,
     }
+
+
+def _where(layout: Layout) -> Where:
+    """Return where samples and parameters are."""
+    parts = ("samples", "parameters") if layout.names else ("parameters",)
+    whole = () if layout.names else ("samples",)
+    return Where(layout.mesh.size, tuple(layout.mesh.axis_names), whole, parts)
 
 
 class _Cut(eqx.Module):

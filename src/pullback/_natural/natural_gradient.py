@@ -24,7 +24,7 @@ from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from .effort import EFFORTS, effort
 from .failure import raise_failure
-from .leafwise import compute_leafwise, obstacle
+from .leafwise import compute_leafwise
 from .outcome import retried, warn_of_precision
 from .stats import Stats
 from .subproblem import subproblem
@@ -193,7 +193,7 @@ def natural_gradient(
     other = validate_metric_batch(problem, metric_batch, data)
     strategy = Strategy(inverse, solver, memory).as_data()
     traced = is_traced((problem, params, data, strategy, other))
-    unkept = obstacle(problem, strategy, other)
+    unkept = strategy.obstacle(problem, other)
     layout, (common, (data, other)) = find_layout(
         problem, params, (data, other), (problem, params, strategy), obstacle=unkept
     )

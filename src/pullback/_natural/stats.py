@@ -1,17 +1,47 @@
 """Statistics of a natural gradient: pure functions of the solution and its factors."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._base.axis import Axis
 from .._base.show import facts, is_single, number, ratio, several, table
 from .._base.types import Count, Flat, Scalar
 from .._rows.base import AbstractRows
+from ..solver._base import Places
 from .alignment import alignment
 from .evaluate import Evaluation, fraction
 from .factorised import Factorised
+
+
+class Where(NamedTuple):
+    """Over which devices a natural gradient was computed, and what each of them had."""
+
+    devices: int
+    """Their number."""
+    axes: tuple[str, ...]
+    """The axes of the mesh."""
+    whole: tuple[str, ...]
+    """What every device had."""
+    parts: tuple[str, ...]
+    """Of what every device had a part."""
+
+    @staticmethod
+    def of(axis: Axis | None, places: Places) -> "Where | None":
+        """Return where samples and matrices were; `None` on one device."""
+        if axis is None or axis.size == 1:
+            return None
+        whole, parts = ("parameters", *places.whole), ("samples", *places.parts)
+        return Where(axis.size, axis.names, whole, parts)
+
+    def __str__(self) -> str:
+        axes = ", ".join(map(repr, self.axes))
+        whole = f"{', '.join(self.whole)} on each; " if self.whole else ""
+        return f"{self.devices} over {axes}; {whole}{', '.join(self.parts)} in parts"
 
 
 class Stats(eqx.Module):
@@ -60,6 +90,8 @@ class Stats(eqx.Module):
     """(m, P), the shape of A."""
     blocks: int = eqx.field(static=True, default=0)
     """The number of blocks of a block-diagonal metric; 0 for G itself."""
+    where: Where | None = eqx.field(static=True, default=None)
+    """The devices, and what was where; `None` on one device."""
 
     @property
     def condition(self) -> Scalar:
@@ -81,6 +113,7 @@ class Stats(eqx.Module):
         m, size = self.shape
         parts = [f"{self.solver}, A is {m} x {size}"]
         parts += facts(rank=self.rank, condition=self._condition(), residual=self.residual)
+        parts += [] if self.where is None else [f"{self.where.devices} devices"]
         return ", ".join(parts)
 
     def _condition(self) -> np.ndarray | None:
@@ -109,6 +142,8 @@ class Stats(eqx.Module):
             ("in range", shares),
             ("residual", f"{number(self.residual, '.1e')}{fallback}"),
         ]
+        if self.where is not None:
+            lines.append(("devices", str(self.where)))
         if self.blocks:
             cosine = f"{number(self.alignment, '.4f')} or more, to the natural gradient"
             lines.insert(1, ("metric", f"{self.blocks} diagonal blocks of G, inverted one by one"))
@@ -158,6 +193,7 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
         solver=factorised.solver,
         shape=(row_count(rows), rows.shape[1]),
         blocks=len(factorised.blocks),
+        where=Where.of(rows.axis, factors.places),
     )
 
 

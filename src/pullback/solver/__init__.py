@@ -7,6 +7,7 @@ from ._base import AbstractDecomposition as AbstractDecomposition
 from ._base import AbstractFactors as AbstractFactors
 from ._base import AbstractSolver as AbstractSolver
 from ._base import Block as Block
+from ._base import Places as Places
 from ._base import Spectrum as Spectrum
 from ._blocks import Blocks as Blocks
 from ._cost import Cost as Cost

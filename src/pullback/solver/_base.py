@@ -11,7 +11,7 @@ certificate from the solution (`pullback._natural.certificate`).
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -127,6 +127,15 @@ class Block(eqx.Module):
     """Factors of the columns of Ã that belong to them."""
 
 
+class Places(NamedTuple):
+    """Where the matrices of a solver are, if samples are spread over devices."""
+
+    whole: tuple[str, ...] = ()
+    """Those that every device has."""
+    parts: tuple[str, ...] = ()
+    """Those of which every device has some rows."""
+
+
 class AbstractFactors(eqx.Module):
     """A factorised Ã: solves in orthonormal coordinates of the gauge."""
 
@@ -233,6 +242,11 @@ class AbstractFactors(eqx.Module):
         Products with them skip the model.
         """
         return None
+
+    @property
+    def places(self) -> Places:
+        """Where the matrices are, if samples are spread over devices, for a report."""
+        return Places()
 
     @property
     def blurred(self) -> Array:

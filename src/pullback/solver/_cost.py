@@ -26,6 +26,19 @@ from ..inverse._base import AbstractInverse
 CHOLESKY, EIGEN, SINGULAR = 0.5, 40.0, 40.0
 KRYLOV_STEPS = 300
 """The iterations assumed of a Krylov solver; the true number depends on the spectrum."""
+VECTORS = 12.0
+"""How many vectors on rows and on parameters it holds."""
+
+
+class Kept(NamedTuple):
+    """How many numbers of sharded parameters are on a device, where they stay so."""
+
+    own: float
+    """In its blocks."""
+    gathered: float
+    """In leaves that are cut over the devices that share the samples, each as a whole."""
+    whole: float
+    """In all leaves, as the model gets them."""
 
 
 class Setting(NamedTuple):
@@ -60,6 +73,8 @@ class Setting(NamedTuple):
     """On how many devices the samples are."""
     graded: bool = False
     """Whether the scales of rows may differ by more than a float resolves."""
+    kept: Kept | None = None
+    """Where parameters are that stay sharded; `None` if every device has all of them."""
 
     @property
     def terms(self) -> "tuple[Setting, ...]":
@@ -241,7 +256,7 @@ def krylov_cost(setting: Setting) -> Cost:
     """Return the cost of the matrix-free solver, with `KRYLOV_STEPS` iterations assumed."""
     return Cost(
         KRYLOV_STEPS * 4 * setting.forward,
-        12.0 * (setting.size + setting.rows) * setting.item,
+        VECTORS * (setting.size + setting.rows) * setting.item,
         remark=f"A is never formed, {KRYLOV_STEPS} iterations assumed",
     )
 

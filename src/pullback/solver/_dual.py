@@ -19,9 +19,10 @@ from .._gram.centred import Gram
 from .._gram.holomorphic import half_factors, half_of, half_rows
 from .._gram.joint import find, joint_factors, joint_rows, mean_of
 from .._rows.rows import AbstractRows
-from ._base import AbstractSolver, skip_zero
+from ._base import AbstractSolver, Places, skip_zero
 from ._cost import dual_cost
 from ._cost_devices import dual_share
+from ._panels import PanelFactor
 from ._redamped import without
 from ._scaled_rows import ScaledRows
 from ._symmetric import (
@@ -56,6 +57,11 @@ class DualFactors(AbstractSymmetricFactors):
     @property
     def formed_rows(self):
         return None if self.scaled.rows.dense is None else self.scaled.rows
+
+    @property
+    def places(self):
+        panels = isinstance(self.gram, Damped) and isinstance(self.gram.cholesky, PanelFactor)
+        return Places(parts=("K",)) if panels else Places(whole=("K",))
 
     def solve_lifted(self, r):
         gram, r = self.gram, self.scaled.scale * r

@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, Int
 
 from .._base.vector import finite_or_nan, norm, probe
 from ..inverse._base import AbstractInverse
-from ._base import AbstractFactors, Spectrum
+from ._base import AbstractFactors, Places, Spectrum
 
 MILD = math.log(1e3)
 """The spread of the weights up to which an orthogonal factorisation is used."""
@@ -58,6 +58,10 @@ class GradedFactors(AbstractFactors):
     """The Cholesky factor of N = LᵀL."""
     pivots: Int[Array, " k"]
     spectrum: Spectrum
+
+    @property
+    def places(self):
+        return Places(whole=("A",))
 
     @property
     def knows_row_space(self):

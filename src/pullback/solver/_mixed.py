@@ -65,6 +65,10 @@ class MixedFactors(AbstractFactors):
         return self._narrow(self.inner.project(eta.astype(WIDE)))
 
     @property
+    def places(self):
+        return self.inner.places
+
+    @property
     def knows_row_space(self):
         return self.inner.knows_row_space
 

@@ -18,6 +18,7 @@ from ..inverse._base import AbstractInverse
 from ._auto import Auto
 from ._base import AbstractSolver
 from ._cost import Setting, setting_of
+from ._cost_devices import kept_of
 from ._dual import Dual
 from ._krylov import Krylov
 from ._primal import Primal
@@ -73,6 +74,8 @@ class Plan(eqx.Module):
     """How each parameter leaf enters the kernel: as factors or as rows, and why."""
     devices: int = 1
     """On how many devices the samples are; operations and bytes are those of one of them."""
+    sharded: bool = False
+    """Whether parameters stay sharded, and vectors on them."""
 
     @property
     def route(self) -> Route:
@@ -133,11 +136,12 @@ class Plan(eqx.Module):
 
     def _shared(self) -> str:
         """Return what each of several devices has, in one line."""
-        m, size = self.shape
-        return (
-            f"each of {self.devices} devices has {m // self.devices} rows, all {size} parameters, "
-            "and vectors of both; the numbers below are those of one device"
-        )
+        (m, size), n = self.shape, self.devices
+        has = f"has {m // n} rows"
+        numbers = "and vectors of both; the numbers below are those of one device"
+        if self.sharded:
+            return f"each device of {n} shares of the samples {has}, its parameters, {numbers}"
+        return f"each of {n} devices {has}, all {size} parameters, {numbers}"
 
     def _offer(self) -> str:
         others = [route.solver for route in self.routes if route.fits]
@@ -158,7 +162,8 @@ def plan(
 ) -> Plan:
     """Return what a natural gradient would cost, from shapes alone; nothing is compiled.
 
-    If the samples are spread over devices, the cost is that of one of them.
+    If the samples are spread over devices, the cost is that of one of them. With
+    `solver=Krylov()` sharded parameters stay sharded, as in `natural_gradient`.
 
     **Arguments:**
 
@@ -177,7 +182,8 @@ def plan(
         solver = auto if memory is None else Auto(memory)
     limit = getattr(solver, "memory", Auto().memory) if memory is None else memory
     strategy = Strategy(inverse, solver)
-    setting, inverse = _setting(problem, params, batch, strategy), strategy.inverse
+    obstacle = strategy.obstacle(problem) if step is None else "step=..."
+    setting, inverse = _setting(problem, params, batch, strategy, obstacle), strategy.inverse
     inverse = _of_rule(step, problem, inverse, setting.dtype)
     chosen, reason = strategy.solver, "Asked for."
     if isinstance(chosen, Auto):
@@ -199,6 +205,7 @@ def plan(
         memory=limit,
         leaves=_leaves(setting, isinstance(chosen, Primal), params),
         devices=setting.devices,
+        sharded=setting.kept is not None,
     )
 
 
@@ -217,11 +224,18 @@ def _of_rule(step: Any, problem: Any, inverse: AbstractInverse, dtype: Any) -> A
     return inverse if least is None else inverse.damped_from(least)
 
 
-def _setting(problem: Any, params: Params, batch: Any, strategy: Strategy) -> Setting:
-    """Return the shapes that decide the cost."""
-    spread, (params, data) = 1, validate(problem, params, batch, spread=True)
-    layout = None if manual_axes() else find_layout(problem, params, (data, None), params)[0]
-    if layout is None or not layout.names:
+def _setting(
+    problem: Any, params: Params, batch: Any, strategy: Strategy, obstacle: str | None
+) -> Setting:
+    """Return the shapes that decide the cost; without an `obstacle` parameters stay sharded."""
+    spread, kept, layout = 1, None, None
+    params, data = validate(problem, params, batch, spread=True)
+    if not manual_axes():
+        common = (problem, params)
+        layout = find_layout(problem, params, (data, None), common, obstacle=obstacle)[0]
+    if layout is not None and layout.params is not None:
+        kept = kept_of(params, layout)
+    if layout is None or not (layout.names or kept):
         params, data = validate(problem, params, batch)
     else:
         # Shapes of all samples, without where they are.
@@ -236,7 +250,7 @@ def _setting(problem: Any, params: Params, batch: Any, strategy: Strategy) -> Se
         found.append(setting_of(rows)[0])
 
     eqx.filter_eval_shape(analyse, params, data)
-    return found[0]._replace(devices=spread)
+    return found[0]._replace(devices=spread, kept=kept)
 
 
 def _route(
@@ -246,6 +260,10 @@ def _route(
         solver.check(inverse)
     except ValueError:
         remark = f"cannot compute {type(inverse).__name__} with a cut-off"
+        return Route(solver.name, math.nan, math.nan, False, False, remark)
+    kept = setting.kept
+    if kept is not None and kept.gathered and solver.obstacle(inverse) is not None:
+        remark = "needs all parameters on every device"
         return Route(solver.name, math.nan, math.nan, False, False, remark)
     cost = solver.cost(setting, inverse)
     if cost is None:

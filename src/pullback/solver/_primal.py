@@ -13,7 +13,7 @@ from .._gram.centred import Gram
 from .._gram.joint import per_term
 from .._gram.structured import WORKSPACE, find, metric_gram
 from .._rows.rows import MEMORY, AbstractRows, Rows, scatter
-from ._base import AbstractSolver
+from ._base import AbstractSolver, Places
 from ._cost import primal_cost
 from ._cost_devices import primal_share
 from ._redamped import without
@@ -37,6 +37,10 @@ class PrimalFactors(AbstractSymmetricFactors):
     damping: Float[Array, ""] | None
     order: np.ndarray | None
     """The order of the parameters in `gram`, if that is not the one of the flat vector."""
+
+    @property
+    def places(self):
+        return Places(whole=("G",))
 
     def solve_lifted(self, r):
         rows = self.rows
@@ -178,7 +182,7 @@ class Primal(AbstractSolver):
     def cost(self, setting, inverse):
         workspace = WORKSPACE if self.structured else MEMORY
         cost = primal_cost(setting, inverse, self.structured, workspace)
-        return primal_share(setting, inverse, cost)
+        return primal_share(setting, inverse, self.structured, workspace, cost)
 
     def family(self, rows: AbstractRows) -> Family:
         """Return G, kept to be damped several times.

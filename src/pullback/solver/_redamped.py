@@ -38,6 +38,10 @@ class Redamped(AbstractFactors):
         return self.undamped.kernel_exact
 
     @property
+    def places(self):
+        return self.undamped.places
+
+    @property
     def blurred(self):
         return self.undamped.blurred
 

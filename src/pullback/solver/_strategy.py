@@ -1,5 +1,7 @@
 """`Strategy`: which inverse, how it is computed, and in how much memory, as one object."""
 
+from typing import Any
+
 import equinox as eqx
 
 from .._base.tree import as_data
@@ -82,6 +84,23 @@ class Strategy(eqx.Module):
                 f"{owner} needs the metric itself, and solver={name}(...) inverts its diagonal "
                 "blocks: use solver=pullback.solver.Auto()."
             )
+
+    def obstacle(self, problem: Any, metric_batch: Any = None) -> str | None:
+        """Return, in words, what needs the parameters as one flat vector; `None` if nothing does.
+
+        **Arguments:**
+
+        - `problem`: the problem.
+        - `metric_batch`: the batch of the metric, if it has one of its own.
+        """
+        if metric_batch is not None:
+            return "metric_batch=..."
+        for term in problem.terms:
+            if term.metric.centred:
+                return f"metric={type(term.metric).__name__}()"
+            if term.holomorphic:
+                return "Composite(holomorphic=True)"
+        return self.solver.obstacle(self.inverse)
 
     def as_data(self) -> "Strategy":
         """Return the strategy with numbers of the inverse as arrays.

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._base.axis import Axis, gathered, own, total
 from .._base.vector import norm
 from ..inverse._base import numerical_zero, respond
-from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Spectrum
+from ._base import AbstractDecomposition, AbstractFactors, AbstractSolver, Places, Spectrum
 from ._cost import svd_cost
 from ._cost_devices import is_tall, svd_share
 from ._graded import graded_factors, thin_svd
@@ -35,6 +35,10 @@ class SVDFactors(AbstractFactors, AbstractDecomposition):
     """Singular values that may or may not be rounding of the mean of the rows, and were dropped."""
     axis: Axis | None = eqx.field(static=True, default=None)
     """The devices on which the rows of u are; `None` if all are here."""
+
+    @property
+    def places(self):
+        return Places(whole=("A",)) if self.axis is None else Places(parts=("A",))
 
     def solve_lifted(self, r):
         w = total(self.u.T @ own(self.scale * r, self.axis), self.axis)
