@@ -141,8 +141,8 @@ class NaturalGradientDescent(HasLoss):
         self.rule = rule
         self.momentum = as_momentum(momentum)
         self.metric_batch = None if metric_batch is None else problem.as_batch(metric_batch)
-        self.constraint = None if constraint is None else canonical(constraint)
-        self.penalty = None if penalty is None else canonical(penalty)
+        self.constraint = canonical(constraint)
+        self.penalty = canonical(penalty)
         self.metric_memory = as_memory(metric_memory)
         self.weighting = as_weighting(weighting, problem)
         check_memory(self.metric_memory, problem, self.metric_batch, self.weighting)

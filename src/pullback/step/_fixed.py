@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from .._base.checks import positive
+from .._base.functions import canonical
 from .._base.types import Scalar
 from ._base import AbstractStep, move
 
@@ -29,7 +30,7 @@ class Fixed(AbstractStep):
         """
         if not callable(rate):
             positive("Fixed", "rate", rate)
-        self.rate = rate
+        self.rate = canonical(rate)
 
     def init(self, dtype):
         return jnp.zeros((), jnp.int32)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .._base.checks import error, integer, positive
+from .._base.functions import canonical
 from .._base.types import Count, Scalar
 from ..inverse._dampable import Dampable
 from ._base import AbstractStep, Move, move
@@ -90,7 +91,7 @@ class LevenbergMarquardt(AbstractStep):
         self.increase = increase
         self.decrease = decrease
         self.max_trials = max_trials
-        self.rate = rate
+        self.rate = canonical(rate)
         self.minimum = minimum
 
     def check(self, problem, inverse):
