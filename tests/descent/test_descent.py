@@ -30,6 +30,7 @@ def test_the_natural_gradient_step_and_its_record():
     close(record.loss_after, np.sum(np.asarray(half_square(curved(params, X), Y))) / 3)
     close(record.norm, np.linalg.norm(d))
     close(record.metric_norm, np.linalg.norm(a @ d))
+    close(record.gradient_norm, np.linalg.norm(a.T @ r))
     moved = np.asarray(curved(params, X) - curved(PARAMS, X))
     close(record.divergence, np.sum(moved**2) / 6)
     predicted = -(a.T @ r @ d) - np.sum((a @ d) ** 2) / 2

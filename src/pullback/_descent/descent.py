@@ -377,6 +377,7 @@ def _record(
         loss_after=jnp.where(accepted, move.value, sub.value).astype(dtype),
         norm=taken(jnp.linalg.norm(flat)),
         metric_norm=taken(sub.norm(flat)),
+        gradient_norm=jnp.linalg.norm(sub.evaluation.covector).astype(dtype),
         divergence=taken(sub.divergence(flat)),
         rate=taken(move.rate),
         damping=move.damping.astype(dtype),
