@@ -177,7 +177,8 @@ def test_what_cannot_work_is_refused_when_it_is_built():
         "minimum": lambda: pb.step.LevenbergMarquardt(minimum=-1.0),
         "radius": lambda: pb.step.TrustRegion(radius=-1.0),
         "mu": lambda: pb.Spring(1.0),
-        "another step rule": lambda: pb.step.Geodesic(0.1),
+        "another step rule": lambda: pb.step.Geodesic(pb.step.Geodesic(0.1)),
+        "or a number": lambda: pb.step.Geodesic("0.1"),
         "at least one": lambda: pb.step.GridSearch(()),
     }.items():
         with pytest.raises(ValueError, match=words):

@@ -49,7 +49,7 @@ from ..momentum._base import AbstractMomentum, aimed, as_momentum, remember
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from ..step._base import AbstractStep, Move
-from ..step._fixed import Fixed
+from ..step._fixed import as_rule
 from ..step._line_search import LineSearch
 from . import shown
 from .loss import HasLoss
@@ -122,9 +122,7 @@ class NaturalGradientDescent(HasLoss):
         check_problem(problem)
         problem.check_loss()
         strategy = Strategy(inverse, solver, memory)
-        rule: Any = LineSearch() if step is None else step
-        if eqx.is_array_like(rule) and not isinstance(rule, bool):
-            rule = Fixed(rule)
+        rule = LineSearch() if step is None else as_rule(step)
         if not isinstance(rule, AbstractStep):
             raise ValueError(
                 "step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), or a "
