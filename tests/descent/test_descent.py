@@ -30,6 +30,7 @@ def test_the_natural_gradient_step_and_its_record():
     close(record.loss_after, np.sum(np.asarray(half_square(curved(params, X), Y))) / 3)
     close(record.norm, np.linalg.norm(d))
     close(record.metric_norm, np.linalg.norm(a @ d))
+    close(record.gradient_norm, np.linalg.norm(a.T @ r))
     moved = np.asarray(curved(params, X) - curved(PARAMS, X))
     close(record.divergence, np.sum(moved**2) / 6)
     predicted = -(a.T @ r @ d) - np.sum((a @ d) ** 2) / 2
@@ -176,7 +177,8 @@ def test_what_cannot_work_is_refused_when_it_is_built():
         "minimum": lambda: pb.step.LevenbergMarquardt(minimum=-1.0),
         "radius": lambda: pb.step.TrustRegion(radius=-1.0),
         "mu": lambda: pb.Spring(1.0),
-        "another step rule": lambda: pb.step.Geodesic(0.1),
+        "another step rule": lambda: pb.step.Geodesic(pb.step.Geodesic(0.1)),
+        "or a number": lambda: pb.step.Geodesic("0.1"),
         "at least one": lambda: pb.step.GridSearch(()),
     }.items():
         with pytest.raises(ValueError, match=words):

@@ -1,5 +1,6 @@
 """Numbers travel as data, and a lambda with the same code is the same: nothing compiles anew."""
 
+import functools
 import gc
 
 import jax
@@ -228,9 +229,168 @@ def test_other_arrays_inside_are_logged_once_with_the_cure(caplog):
     assert "jax.tree_util.Partial" in record.message
 
 
-def test_the_cure_compiles_nothing():
+INSIDE = {
+    "NumPy array": lambda i: (lambda held: lambda z, y: held * (z - y) ** 2)(np.ones(()) * i),
+    "list": lambda i: (lambda held: lambda z, y: held[0] * (z - y) ** 2)([float(i)]),
+    "object": lambda i: (lambda held: lambda z, y: held.real * (z - y) ** 2)(np.float64(i)),
+    "number": lambda i: (lambda held: lambda z, y: held * (z - y) ** 2)(float(i)),
+    "partial": lambda i: functools.partial(lambda held, z, y: held * (z - y) ** 2, float(i)),
+    "jit": lambda i: jax.jit((lambda held: lambda z, y: held * (z - y) ** 2)(float(i))),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_other_values_inside_are_logged_once_whatever_they_are(name, caplog):
+    made = [pb.Composite(model, INSIDE[name](i)) for i in range(7)]
+    assert not caplog.records
+    made += [pb.Composite(model, INSIDE[name](i)) for i in range(7, 20)]
+    assert len({id(p.loss) for p in made}) == 20
+    (record,) = caplog.records
+    assert "<lambda>" in record.message and "written anew 8 times" in record.message
+
+
+def test_what_compiles_nothing_is_not_logged(caplog):
+    held = np.ones(())
+    same = lambda z, y: held * (z - y) ** 2
+    for _ in range(20):
+        pb.Composite(model, same)
+        pb.Composite(model, closed(7.0))
+        pb.Composite(model, jax.tree_util.Partial(loss))
+        pb.Composite(model, Method(held).loss)
+    assert not caplog.records
+
+
+class Method:
+    def __init__(self, held):
+        self.held = held
+
+    def loss(self, z, y):
+        return self.held * (z - y) ** 2
+
+
+@pytest.mark.parametrize("asarray", [jnp.asarray, np.asarray])
+def test_the_cure_compiles_nothing(asarray):
     scaled = lambda a, z, y: a * (z - y) ** 2 / 2
-    run = lambda a: natural(pb.Composite(model, jax.tree_util.Partial(scaled, jnp.asarray(a))))
+    run = lambda a: natural(pb.Composite(model, jax.tree_util.Partial(scaled, asarray(a))))
     first = run(1.0)
     traces.clear()
     assert jnp.allclose(run(2.0), 2 * first) and traces == []
+
+
+WITH_FUNCTIONS = {
+    "Riemannian": lambda: pb.metric.Riemannian(lambda z: jnp.diag(1 + z**2)),
+    "Bregman": lambda: pb.metric.Bregman(lambda z: jnp.sum(z**2)),
+    "Divergence": lambda: pb.metric.Divergence(lambda u, z: jnp.sum((u - z) ** 2)),
+    "LossHessian": lambda: pb.metric.LossHessian(lambda z, y: loss(z, y)),
+    "EmpiricalFisher": lambda: pb.metric.EmpiricalFisher(lambda z, y: loss(z, y)),
+    "ExponentialFamily": lambda: pb.metric.ExponentialFamily(
+        lambda z: jnp.sum(jnp.exp(z)), lambda key, z: jax.random.poisson(key, jnp.exp(z))
+    ),
+    "Likelihood": lambda: pb.metric.Likelihood(lambda z, y: y * z, (0, 1)),
+    "Fixed": lambda: pb.step.Fixed(lambda step: 1.0 / (1.0 + step)),
+    "LevenbergMarquardt": lambda: pb.step.LevenbergMarquardt(rate=lambda step: 1.0 / (1.0 + step)),
+    "At": lambda: pb.constraint.At(lambda p: p["w"], pb.constraint.Simplex()),
+    "BlockDescent": lambda: pb.BlockDescent(
+        pb.Composite(model, loss),
+        blocks=lambda path: path,
+        rate=lambda step: 1.0 / (1.0 + step),
+        penalty=lambda p: jnp.sum(p**2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITH_FUNCTIONS)
+def test_functions_inside_of_pieces_are_known_by_their_code(name):
+    one, two = (jax.tree.flatten(WITH_FUNCTIONS[name]()) for _ in range(2))
+    assert one[1] == two[1]
+    functions = [(x, y) for x, y in zip(one[0], two[0], strict=True) if callable(x)]
+    assert functions and all(x is y for x, y in functions)
+
+
+def run_anew():
+    """A run whose every function is written anew."""
+    opt = pb.NaturalGradientDescent(
+        pb.Composite(model, loss, pb.metric.Bregman(lambda z: jnp.sum(z**2))),
+        step=pb.step.Fixed(lambda step: jnp.where(step == 0, 0.5, 0.25)),
+    )
+    x, y = X, Y
+    batches = lambda key: (x, y + 1e-3 * jax.random.normal(key, y.shape))
+    return pb.fit(opt, PARAMS, batches, 2, validate=lambda key: (x, y))
+
+
+def test_a_fit_of_functions_written_anew_compiles_nothing(compilations):
+    kept = run_anew()
+    traces.clear()
+    compilations.clear()
+    again = run_anew()
+    assert traces == [] and compilations == []
+    assert np.array_equal(again.params, kept.params)
+
+
+POINTS, VALUES = normal(5, 1, seed=3), normal(5, seed=4)
+
+
+def equation(scale=1.0, **options):
+    """An equation whose every function and array is made anew."""
+    return pb.pde.Equation(
+        residual=lambda u, x: scale * pb.pde.laplacian(u, x) - jnp.sin(x[0]),
+        solution=lambda x: -jnp.sin(x[0]),
+        domain=pb.pde.Box([0.0], [2.0]),
+        inside=6,
+        conditions=[
+            pb.pde.Dirichlet(lambda x: -jnp.sin(x[0]), 2),
+            pb.pde.Data(np.array(POINTS), np.array(VALUES)),
+            pb.pde.Condition(lambda u, x: u(x), 2, where=lambda key, count: jnp.ones((count, 1))),
+        ],
+        **options,
+    )
+
+
+def field(params, x):
+    return jnp.vdot(params, jnp.tanh(x[0] * jnp.arange(1.0, 4.0)))
+
+
+def test_the_problem_of_an_equal_equation_is_the_same():
+    models = lambda e: dict(zip(e.names, (t.model for t in e.problem(field).terms), strict=True))
+    kept = models(equation())
+    same = lambda other: {name for name, found in models(other).items() if found is kept[name]}
+    assert same(equation()) == set(kept)
+    # Of another one, the terms that differ are others.
+    assert len(same(equation(2.0))) == len(kept) - 1
+
+
+def test_an_equation_sees_a_global_variable_that_was_set_since():
+    """The equation stays, and its problem is made again."""
+    global SCALE
+    kept = pb.pde.Equation(
+        residual=lambda u, x: SCALE * u(x),
+        domain=pb.pde.Box([0.0], [2.0]),
+        conditions=[pb.pde.Dirichlet(0.0, 2)],
+    )
+    batch = {"inside": (POINTS,), "dirichlet": (POINTS,)}
+    inside = lambda: pb.natural_gradient(kept.problem(field), PARAMS, batch).losses["inside"]
+    one = inside()
+    SCALE = 3.0
+    assert jnp.allclose(inside(), 9 * one)
+    SCALE = 1.0
+
+
+def test_a_fit_of_an_equal_equation_compiles_nothing(compilations):
+    data = pb.pde.Data(POINTS, VALUES)
+
+    def run():
+        made = pb.pde.Equation(
+            residual=lambda u, x: pb.pde.laplacian(u, x) - jnp.sin(x[0]),
+            domain=pb.pde.Box([0.0], [2.0]),
+            inside=6,
+            conditions=[pb.pde.Dirichlet(lambda x: -jnp.sin(x[0]), 2), data],
+            adaptive=pb.pde.ByResidual(),
+        )
+        opt = pb.NaturalGradientDescent(made.problem(field))
+        return pb.fit(opt, PARAMS, made.batches(jax.random.key(0), field), 2)
+
+    kept = run()
+    compilations.clear()
+    again = run()
+    assert compilations == []
+    assert np.array_equal(again.params, kept.params)

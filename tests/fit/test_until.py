@@ -134,6 +134,24 @@ def test_early_stopping():
     assert 5 < fit.steps < 300 and np.argmin(held_out) == fit.steps - 6
 
 
+def test_the_gradient_ends_a_run_whether_or_not_the_step_is_taken():
+    model = lambda p, x: jnp.tanh(x @ p)
+    problem = pb.Composite(model, lambda z, y: jnp.sum((z - y) ** 2, axis=1) / 2)
+    penalty = lambda p: 0.05 * jnp.sum(p**2)
+    opt = pb.NaturalGradientDescent(
+        problem, step=pb.step.LevenbergMarquardt(damping=1.0), penalty=penalty
+    )
+    objective = lambda p: problem.at((X, Y)).value(p) + penalty(p)
+    start = normal(2, 1, seed=3)
+    fit = pb.fit(opt, start, (X, Y), 300, until=pb.until.GradientBelow(1e-3))
+    norms = fit.history["gradient_norm"]
+    assert np.isclose(norms[0], jnp.linalg.norm(jax.grad(objective)(start)), rtol=1e-12)
+    assert norms[-1] <= 1e-3 < norms[:-1].min() and fit.steps < 300
+    assert fit.ended == f"the norm of the gradient fell to 0.001, after {fit.steps} steps"
+    rows = {"gradient_norm": np.array([2.0, 0.5, np.nan]), "accepted": np.zeros(3, bool)}
+    assert pb.until.GradientBelow(1.0).holds(None, rows)[1].tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("until", [None, pb.until.LossBelow(1e-6)])
 def test_a_run_that_ended_is_ended_when_it_is_resumed(tmp_path, until):
     opt = Halving(5) if until is None else Halving()
@@ -257,6 +275,9 @@ def test_bad_events_are_refused():
         "function must be a function": lambda: pb.until.When(3),
         r"Below\(name='sise'\): name must be a column of the history: step, .*loss": lambda: pb.fit(
             Halving(), START, None, 3, until=pb.until.Below("sise", 1.0)
+        ),
+        r"GradientBelow\(name='gradient_norm'\): name must be a column": lambda: pb.fit(
+            Halving(), START, None, 3, until=pb.until.GradientBelow(1.0)
         ),
         r"Plateau\(name='x'\): name must be a column": lambda: pb.fit(
             Halving(), START, None, 3, until=pb.until.Plateau(0.1, 2, "x")

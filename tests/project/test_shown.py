@@ -144,6 +144,7 @@ BUILT = [
     pb.Stateful(PARAMS, {"mean": jnp.zeros(3)}),
     pb.until.LossBelow(0.1),
     pb.until.Below("norm", 0.1),
+    pb.until.GradientBelow(0.1),
     pb.until.Plateau(),
     pb.until.Stuck(),
     pb.until.When(identity, "it is"),

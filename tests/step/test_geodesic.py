@@ -46,6 +46,8 @@ def test_the_bend_is_used_up_to_its_bound_and_recorded():
     there, record = step(pb.step.Geodesic(pb.step.Fixed(0.1), bound=1.01 * ratio))
     close(record.curvature, ratio)
     close(there - point, 0.1 * d + 0.01 / 2 * bend)
+    # A number is a fixed rate.
+    close(step(pb.step.Geodesic(0.1, bound=1.01 * ratio))[0], there)
     # Beyond the bound the step is straight.
     there, record = step(pb.step.Geodesic(pb.step.Fixed(0.1), bound=0.99 * ratio))
     assert float(record.curvature) == 0

@@ -2,61 +2,86 @@
 
 `jax.jit` knows a function by its identity, so that a lambda in a loop would compile in every turn.
 Two functions are the same here if code and defaults are, and if what they close over is: numbers
-and texts by value, functions by this rule, JAX arrays by identity. Whatever may have been changed
-in between keeps a function apart: a list, a NumPy array, an object, and every global variable but
-functions and the modules of libraries.
+and texts by value, functions by this rule, JAX arrays by identity, modules of this library by their
+fields. Whatever may have been changed in between keeps a function apart: a list, a NumPy array, an
+object, and every global variable but functions and the modules of libraries.
 """
 
+import dataclasses
+import functools
+import inspect
 import logging
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
-import numpy as np
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F")
 VALUES = (type(None), bool, int, complex, str, bytes)
 LIBRARIES = ("builtins", "equinox", "functools", "jax", "math", "numpy", "pullback")
 """Packages whose modules, functions and classes nobody changes."""
 
 MANY = 8
-"""How many functions of one code are made with other arrays before that is logged."""
+"""How many functions of one code are made with other values before that is logged."""
 
-_made: "weakref.WeakKeyDictionary[types.CodeType, int]" = weakref.WeakKeyDictionary()
+JITTED = type(jax.jit(len))
+
+_made: "weakref.WeakKeyDictionary[types.CodeType, set[int]]" = weakref.WeakKeyDictionary()
 _known: "weakref.WeakValueDictionary[Any, Any]" = weakref.WeakValueDictionary()
 
 
 def canonical(function: F) -> F:
-    """Return the first function of this code and these values; the function itself if it is."""
+    """Return the first function of this code and these values; the function itself if it is.
+
+    Whatever else stands where a function may stand, a number or `None`, is returned as it is.
+    """
     key = _key(function)
-    if key is None:
-        return function
-    first = _known.get(key)
+    first = None if key is None else _known.get(key)
     # What a function closes over may have been set since.
-    if first is None or _key(first) != key:
+    if first is not None and _key(first) == key:
+        return first
+    if key is not None:
         _known[key] = function
-        _count(function)
-        return function
-    return first
+    # A function that is compiled lives, so that its identity is not used again.
+    _count(function, id(function) if key is None else hash(key))
+    return function
 
 
-def _count(function: Any) -> None:
-    """Log, once, that functions of one code and other arrays are being made, and the cure."""
-    parts = [cell.cell_contents for cell in function.__closure__ or ()]
-    parts += function.__defaults__ or ()
-    if not any(isinstance(part, np.ndarray | jax.Array) for part in parts):
+def _count(function: Any, mark: int) -> None:
+    """Log, once, that functions of one code and other values are being made, and the cure."""
+    written = _written(function)
+    if written is None:
         return
-    code = function.__code__
-    _made[code] = _made.get(code, 0) + 1
-    if _made[code] == MANY:
+    code = written.__code__
+    marks = _made.setdefault(code, set())
+    if mark in marks or len(marks) == MANY:
+        return
+    marks.add(mark)
+    if len(marks) == MANY:
         logging.getLogger("pullback").warning(
-            "%s (%s:%d) was written anew %d times with other arrays inside: each is a function of "
-            "its own, and is compiled. Pass the arrays through params or the batch, or use "
-            "jax.tree_util.Partial(function, array) or an equinox.Module, whose arrays are data.",
-            function.__name__, code.co_filename, code.co_firstlineno, MANY,
+            "%s (%s:%d) was written anew %d times with other values inside (an array, a list, an "
+            "object, another number): each is a function of its own, and is compiled. Pass the "
+            "values through params or the batch, or use jax.tree_util.Partial(function, array) or "
+            "an equinox.Module, whose arrays are data.",
+            written.__name__, code.co_filename, code.co_firstlineno, MANY,
         )  # fmt: skip
+
+
+def _written(function: Any) -> Any:
+    """Return the function that a user wrote, inside of a `partial` or a `jit`.
+
+    `None` for what JAX does not know by its identity, e.g. a method, and for functions of ours.
+    """
+    if type(function) is functools.partial:
+        function = function.func
+    if not isinstance(function, types.FunctionType | JITTED):
+        return None
+    written = inspect.unwrap(function)
+    home = str(getattr(written, "__module__", None))
+    plain = isinstance(written, types.FunctionType) and not home.startswith("pullback")
+    return written if plain else None
 
 
 def _key(function: Any, depth: int = 0) -> Any:
@@ -101,6 +126,11 @@ def _described(part: Any, depth: int) -> Any:
         return None if None in described else (tuple, described)
     if isinstance(part, jax.Array):
         return object, id(part)
+    if isinstance(part, eqx.Module) and type(part).__module__.split(".")[0] == "pullback":
+        fields = [getattr(part, field.name, None) for field in dataclasses.fields(part)]
+        described = tuple(_described(x, depth + 1) for x in fields)
+        if None not in described:
+            return type(part), described
     return _unchanging(part, depth)
 
 

@@ -23,6 +23,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PyTree
 
 from .._base.checks import error, function, integer, positive
+from .._base.functions import canonical
 from .._base.part import Part, join
 from .._base.results import RESULTS
 from .._base.show import settings, table
@@ -182,14 +183,14 @@ class BlockDescent(HasLoss):
         self.blocks = Blocks(blocks).blocks
         self.average = average
         self.damping = damping
-        self.rate = rate
+        self.rate = canonical(rate)
         self.momentum = momentum
         self.radius = radius
         self.every = integer(owner, "every", every, least=1)
         self.largest = integer(owner, "largest", largest, least=1)
         if penalty is not None:
             function(owner, "penalty", penalty, "BlockDescent(penalty=lambda params: ...)")
-        self.penalty = penalty
+        self.penalty = canonical(penalty)
         self.memory = integer(owner, "memory", memory, least=1)
 
     def __repr__(self) -> str:

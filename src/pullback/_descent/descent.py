@@ -49,7 +49,7 @@ from ..momentum._base import AbstractMomentum, aimed, as_momentum, remember
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
 from ..step._base import AbstractStep, Move, first_state, proceed
-from ..step._fixed import Fixed
+from ..step._fixed import as_rule
 from ..step._line_search import LineSearch
 from . import shown
 from .half import confined
@@ -123,9 +123,7 @@ class NaturalGradientDescent(HasLoss):
         check_problem(problem)
         problem.check_loss()
         strategy = Strategy(inverse, solver, memory)
-        rule: Any = LineSearch() if step is None else step
-        if eqx.is_array_like(rule) and not isinstance(rule, bool):
-            rule = Fixed(rule)
+        rule = LineSearch() if step is None else as_rule(step)
         if not isinstance(rule, AbstractStep):
             raise ValueError(
                 "step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), or a "
@@ -142,8 +140,8 @@ class NaturalGradientDescent(HasLoss):
         self.rule = rule
         self.momentum = as_momentum(momentum)
         self.metric_batch = None if metric_batch is None else problem.as_batch(metric_batch)
-        self.constraint = None if constraint is None else canonical(constraint)
-        self.penalty = None if penalty is None else canonical(penalty)
+        self.constraint = canonical(constraint)
+        self.penalty = canonical(penalty)
         self.metric_memory = as_memory(metric_memory)
         self.weighting = as_weighting(weighting, problem)
         check_memory(self.metric_memory, problem, self.metric_batch, self.weighting)
@@ -377,6 +375,7 @@ def _record(
         loss_after=jnp.where(accepted, move.value, sub.value).astype(dtype),
         norm=taken(jnp.linalg.norm(flat)),
         metric_norm=taken(sub.norm(flat)),
+        gradient_norm=jnp.linalg.norm(sub.evaluation.covector).astype(dtype),
         divergence=taken(sub.divergence(flat)),
         rate=taken(move.rate),
         damping=move.damping.astype(dtype),

@@ -64,6 +64,8 @@ class Record(eqx.Module):
     """The Euclidean norm of the change of the parameters."""
     metric_norm: Scalar
     """The norm of the same change in the metric, ‖A Δθ‖."""
+    gradient_norm: Scalar
+    """The Euclidean norm of the gradient before the step, penalty included, that was followed."""
     divergence: Scalar
     """How far the outputs moved in the metric's true divergence; ½ metric_norm² to second order."""
     rate: Scalar

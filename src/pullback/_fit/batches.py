@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from .._base.checks import integer
+from .._base.functions import canonical
 from .._base.types import Params
 from .._compat.devices import axes_of
 from .._problem.batch import Batch, Batches, as_batch, as_batches
@@ -246,7 +247,7 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
     if isinstance(batches, Sampler):
         return Carried(batches)
     if callable(batches):
-        return (Sampled, SampledAt)[arguments_of(batches) - 1](batches)
+        return (Sampled, SampledAt)[arguments_of(batches) - 1](canonical(batches))
     if isinstance(batches, Iterable):
         iterator = iter(batches)
         passed = sum(1 for _ in itertools.islice(iterator, skip))

@@ -13,6 +13,7 @@ from jax.random import fold_in
 from jaxtyping import PRNGKeyArray
 
 from .._base.checks import error, function, integer
+from .._base.functions import canonical
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
 from .._problem.batch import Batch, Batches, as_batch
@@ -148,7 +149,7 @@ def _held_out(validate: Any) -> Any:
         return None
     if callable(validate) and not isinstance(validate, type):
         arguments_of(validate, "validate")  # raises for a function of other arguments
-        return validate
+        return canonical(validate)
     if isinstance(validate, tuple | Batches):
         return on_device(validate)
     wanted = "(inputs, targets) or a function of a PRNG key (and of the parameters)"

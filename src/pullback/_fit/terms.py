@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
+from .._base.functions import canonical
 from .._base.types import Params
 from .._problem.batch import Batches, as_batches
 from .._problem.form import Form
@@ -28,7 +29,7 @@ def read_by(opt: Any, batches: Any, name: str = "batches") -> Any:
     if isinstance(batches, Sampler):
         return ReadSampler(batches, form)
     if callable(batches):
-        return (Read, ReadAt)[arguments_of(batches, name) - 1](batches, form)
+        return (Read, ReadAt)[arguments_of(batches, name) - 1](canonical(batches), form)
     if isinstance(batches, list):
         return [as_batches(form, batch) for batch in batches]
     return map(partial(as_batches, form), batches) if isinstance(batches, Iterable) else batches

@@ -100,7 +100,7 @@ class Composite(AbstractProblem):
             )
         # A lambda that is written anew is the one before, and compiles nothing.
         self.model = canonical(model)
-        self.loss = None if loss is None else canonical(loss)
+        self.loss = canonical(loss)
         self.metric = metric
         self.measure = measure
         self.coupled = coupled

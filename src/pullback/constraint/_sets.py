@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._base.checks import function, instance, is_concrete, positive, shown
+from .._base.functions import canonical
 from .._base.pairs import Pairs, as_pair, is_complex, real_dtype, real_pairs
 from .._base.tree import refuse_complex, split
 from .._base.types import Params, Scalar
@@ -206,7 +207,7 @@ class At(AbstractConstraint):
     - `constraint`: the constraint on that part.
     """
 
-    where: Callable[[Params], Any]
+    where: Callable[[Params], Any] = eqx.field(converter=canonical)
     constraint: AbstractConstraint
 
     def __check_init__(self):

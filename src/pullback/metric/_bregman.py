@@ -9,7 +9,10 @@ p_u)\), the reverse of what `ExponentialFamily` computes; the metric is the same
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
+
 from .._base import checks
+from .._base.functions import canonical
 from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, hessian
 from ._dense import AbstractMatrixMetric
@@ -25,7 +28,7 @@ class Bregman(AbstractMatrixMetric):
         twice.
     """
 
-    phi: Callable[[Outputs], Scalar]
+    phi: Callable[[Outputs], Scalar] = eqx.field(converter=canonical)
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):

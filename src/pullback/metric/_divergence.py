@@ -12,12 +12,14 @@ divergence, its Hessian is not a tensor (it depends on the coordinates), and the
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
 from .._base import checks
+from .._base.functions import canonical
 from .._base.tree import structure
 from .._base.types import Outputs, Scalar
 from ._autodiff import hessian, on_vector
@@ -34,7 +36,7 @@ class Divergence(AbstractMatrixMetric):
         the metric.
     """
 
-    rho: Callable[[Outputs, Outputs], Scalar]
+    rho: Callable[[Outputs, Outputs], Scalar] = eqx.field(converter=canonical)
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):

@@ -11,7 +11,10 @@ here, under its own name, because it is in use.
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import equinox as eqx
+
 from .._base import checks
+from .._base.functions import canonical
 from .._base.tree import structure
 from ._autodiff import differential, loss_of
 from ._base import AbstractLikelihood
@@ -30,7 +33,7 @@ class EmpiricalFisher(AbstractFactorMetric):
     - `targets`: the targets of the sample, which `observe` sets.
     """
 
-    loss: Callable | AbstractLikelihood
+    loss: Callable | AbstractLikelihood = eqx.field(converter=canonical)
     targets: Any = None
     nonsingular: ClassVar[bool] = False
 

@@ -14,9 +14,11 @@ The matrix is dense. A family that saturates is better served by its own metric 
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from .._base import checks
+from .._base.functions import canonical
 from .._base.tree import structure
 from .._base.types import Outputs, Scalar
 from ._autodiff import bregman, differential, hessian, on_vector
@@ -39,8 +41,10 @@ class ExponentialFamily(AbstractMatrixMetric, AbstractLikelihood):
     - `sampler`: `sampler(key, z)` draws one T(y); only `sample` (and so `SampledFisher`) needs it.
     """
 
-    log_partition: Callable[[Outputs], Scalar]
-    sampler: Callable[[PRNGKeyArray, Outputs], Any] | None = None
+    log_partition: Callable[[Outputs], Scalar] = eqx.field(converter=canonical)
+    sampler: Callable[[PRNGKeyArray, Outputs], Any] | None = eqx.field(
+        default=None, converter=canonical
+    )
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):

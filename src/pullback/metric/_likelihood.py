@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._base import checks
+from .._base.functions import canonical
 from .._base.tree import Structure, common_dtype, structure
 from .._base.types import Outputs, Scalar
 from .._base.vector import finite_or_nan
@@ -139,7 +140,7 @@ class Likelihood(AbstractLikelihood):
             wanted = "an array with at least two values along its first axis"
             example = "Likelihood(logpmf, jnp.arange(10))"
             raise checks.error("Likelihood", "support", support, wanted, example)
-        self.logpmf = logpmf
+        self.logpmf = canonical(logpmf)
         self.values = support
 
     def root(self, z):

@@ -15,6 +15,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from .._base import checks
+from .._base.functions import canonical
 from ._autodiff import bregman, hessian, loss_of
 from ._base import AbstractLikelihood
 from ._dense import AbstractMatrixMetric
@@ -72,7 +73,7 @@ class LossHessian(AbstractMatrixMetric):
     - `targets`: the targets of the sample, which `observe` sets.
     """
 
-    loss: Callable | AbstractLikelihood
+    loss: Callable | AbstractLikelihood = eqx.field(converter=canonical)
     spectrum: AbstractSpectrum = Refuse()
     targets: Any = None
     nonsingular: ClassVar[bool] = False

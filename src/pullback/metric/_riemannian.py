@@ -9,11 +9,13 @@ two assumptions fails. There is no divergence: a metric alone does not determine
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._base import checks
+from .._base.functions import canonical
 from .._base.tree import structure
 from .._base.types import Outputs
 from ._dense import AbstractMatrixMetric
@@ -29,7 +31,7 @@ class Riemannian(AbstractMatrixMetric):
         positive semi-definite (k, k) array on these entries, ravelled leaf by leaf.
     """
 
-    matrix_fn: Callable[[Outputs], Float[Array, "k k"]]
+    matrix_fn: Callable[[Outputs], Float[Array, "k k"]] = eqx.field(converter=canonical)
     nonsingular: ClassVar[bool] = False
 
     def __check_init__(self):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from .._base.checks import function, integer
+from .._base.functions import canonical
 from .._base.pairs import like_precision
 from .._base.show import settings
 from ._box import Box, Face
@@ -67,6 +68,10 @@ class AbstractCondition(eqx.Module):
         - `point`: an entry of what `sample` returned.
         """
 
+    def _at_points(self) -> "AbstractCondition":
+        """Return the condition without what only `sample` uses."""
+        return self
+
 
 class Condition(AbstractCondition):
     """A condition of your own: any residual at points on faces, or of a sampler.
@@ -98,9 +103,9 @@ class Condition(AbstractCondition):
         - `name`: what to call the term.
         """
         function("Condition", "residual", residual, "Condition(lambda u, x: u(x) - 1.0, 100)")
-        self.function = residual
+        self.function = canonical(residual)
         self.points = integer("Condition", "points", points, 1)
-        self.where = where if callable(where) or where is None else tuple(where)
+        self.where = as_where(where)
         self.name = name
 
     def sample(self, key, domain):
@@ -111,6 +116,11 @@ class Condition(AbstractCondition):
 
     def residual(self, u, point):
         return self.function(u, point)
+
+
+def as_where(where: Any) -> Any:
+    """Return faces as a tuple, and a sampler as it is."""
+    return canonical(where) if callable(where) or where is None else tuple(where)
 
 
 def points_of(owner: str, where: Sampler, key: PRNGKeyArray, count: int) -> Array:

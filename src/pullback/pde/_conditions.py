@@ -20,12 +20,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._base.checks import error, floating, integer
+from .._base.functions import canonical
 from ._box import Face
 from ._condition import (
     AbstractCondition,
     Sampler,
     Value,
     along,
+    as_where,
     difference,
     entry,
     minus,
@@ -66,9 +68,9 @@ class Dirichlet(AbstractCondition):
         - `component`: which entry of u, of a system; defaults to all.
         - `name`: what to call the term.
         """
-        self.value = value
+        self.value = canonical(value)
         self.points = integer("Dirichlet", "points", points, 1, "Dirichlet(0.0, 100)")
-        self.where = where if callable(where) or where is None else tuple(where)
+        self.where = as_where(where)
         self.component = component
         self.name = name
 
@@ -110,9 +112,9 @@ class Neumann(AbstractCondition):
         - `component`: which entry of u, of a system; defaults to all.
         - `name`: what to call the term.
         """
-        self.value = value
+        self.value = canonical(value)
         self.points = integer("Neumann", "points", points, 1, "Neumann(0.0, 100)")
-        self.where = where if callable(where) or where is None else tuple(where)
+        self.where = as_where(where)
         self.component = component
         self.name = name
 
@@ -161,9 +163,9 @@ class Initial(AbstractCondition):
         - `component`: which entry of u, of a system; defaults to all.
         - `name`: what to call the term.
         """
-        self.value = value
+        self.value = canonical(value)
         self.points = integer("Initial", "points", points, 1, "Initial(0.0, 100)")
-        self.rate = rate
+        self.rate = canonical(rate)
         self.component = component
         self.name = name
 
@@ -267,6 +269,9 @@ class Data(AbstractCondition):
             return self.x, self.y
         chosen = jax.random.choice(key, self.x.shape[0], (self.points,), replace=False)
         return self.x[chosen], self.y[chosen]
+
+    def _at_points(self):
+        return eqx.tree_at(lambda data: (data.x, data.y), self, (None, None))
 
     def residual(self, u, point):
         x, y = point

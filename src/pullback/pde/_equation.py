@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._base.checks import error, function, integer, takes
+from .._base.functions import canonical
 from .._base.types import Params, Scalar
 from .._problem.composite import Composite
 from .._problem.terms import Terms
@@ -128,7 +129,8 @@ class Equation(eqx.Module):
         function("Equation", "residual", residual, EXAMPLE)
         assert residual is not None
         _check_third(residual)
-        self.name, self.title, self.residual, self.solution = name, title, residual, solution
+        self.name, self.title = name, title
+        self.residual, self.solution = canonical(residual), canonical(solution)
         self.widths = None if widths is None else tuple(widths)
         self.inside = integer("Equation", "inside", inside, 1)
         self.border = integer("Equation", "border", border, 1)
@@ -185,9 +187,11 @@ class Equation(eqx.Module):
 
         - `field`: `field(params, x)`, the network at one point.
         """
-        terms = {INSIDE: _term(lambda params, x: self._inside(field, params, x))}
+        # The terms hold nothing but what they use: those of an equal equation are then the same.
+        field = canonical(field)
+        terms = {INSIDE: _term(_held_inside(self.residual, field))}
         for label, condition in zip(self.labels, self.conditions, strict=True):
-            terms[label] = _term(_held(condition, field))
+            terms[label] = _term(_held(condition._at_points(), field))
         return Terms(terms, weights=self.weights)
 
     def points(
@@ -221,9 +225,13 @@ class Equation(eqx.Module):
         """
         if not self.renewed:
             return self.points(key)
+        # Without what draws no points: an equal equation then has the same function.
+        where = lambda e: (e.solution, e.weights)
+        bare = eqx.tree_at(where, self, (None, None), is_leaf=lambda x: x is None)
         if self.adaptive is None:
-            return lambda key: self.points(key)
-        return lambda key, params: self.points(key, params, field)
+            return lambda key: bare.points(key)
+        field = canonical(field)
+        return lambda key, params: bare.points(key, params, field)
 
     def errors(
         self, params: Params, points: Float[Array, "n d"], field: Field = network
@@ -256,19 +264,14 @@ class Equation(eqx.Module):
 
     # ---- parts ----------------------------------------------------------------------------------
 
-    def _inside(self, field: Field, params: Params, x: Array) -> Any:
-        """Return the residual of the equation at one point."""
-        u = lambda y: field(params, y)
-        with_params = takes(self.residual, u, x, params)
-        return self.residual(u, x, params) if with_params else self.residual(u, x)
-
     def _points_inside(self, key: PRNGKeyArray, params: Params | None, field: Field) -> Array:
         """Return points inside, by their residual if that is asked for."""
         if self.adaptive is None or params is None:
             return points_of("Equation", self.domain, key, self.inside)
         draw, choose = jax.random.split(key)
         many = points_of("Equation", self.domain, draw, self.adaptive.candidates * self.inside)
-        residuals = jax.vmap(lambda x: stacked(self._inside(field, params, x)))(many)
+        inside = _held_inside(self.residual, field)
+        residuals = jax.vmap(lambda x: stacked(inside(params, x)))(many)
         return many[self.adaptive.choose(choose, residuals, self.inside)]
 
     def _domain(self, domain: Any) -> Any:
@@ -279,7 +282,7 @@ class Equation(eqx.Module):
                 raise error("Equation", "domain", domain, wanted, EXAMPLE)
             return unit(self.widths[0])
         function("Equation", "domain", domain, EXAMPLE)
-        return domain
+        return canonical(domain)
 
     def _boundary(self) -> Dirichlet:
         """Return the values of the solution on the boundary; the last time is no boundary."""
@@ -339,6 +342,16 @@ def _term(one: Callable[[Params, Any], Any]) -> Composite:
 def _square(x: Array) -> Array:
     """Return |x|² of each entry; the modulus itself has no derivative at zero."""
     return x.real**2 + x.imag**2 if jnp.iscomplexobj(x) else x**2
+
+
+def _held_inside(residual: Callable[..., Any], field: Field) -> Callable[[Params, Any], Any]:
+    """Return the residual of an equation as a function of the parameters and a point."""
+
+    def inside(params, x):
+        u = lambda y: field(params, y)
+        return residual(u, x, params) if takes(residual, u, x, params) else residual(u, x)
+
+    return inside
 
 
 def _held(condition: AbstractCondition, field: Field) -> Callable[[Params, Any], Any]:

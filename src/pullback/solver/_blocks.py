@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from .._base.checks import error
+from .._base.functions import canonical
 from .._base.part import Part, join
 from .._base.tree import Structure
 from .._base.types import Flat
@@ -149,7 +150,7 @@ class Blocks(AbstractSolver):
             raise error("Blocks", "inner", inner, wanted, "Blocks(inner=pullback.solver.Dual())")
         if not isinstance(certify, bool):
             raise error("Blocks", "certify", certify, "True or False", "Blocks(certify=True)")
-        self.blocks = blocks
+        self.blocks = canonical(blocks)
         self.inner = inner
         self.certify = certify
         self.careful = careful

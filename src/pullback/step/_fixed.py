@@ -1,11 +1,13 @@
 r"""`Fixed`: a fixed or scheduled length, \(\theta - \eta_k\,\delta\)."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 
 from .._base.checks import positive
+from .._base.functions import canonical
 from .._base.types import Scalar
 from ._base import AbstractStep, move
 
@@ -29,7 +31,7 @@ class Fixed(AbstractStep):
         """
         if not callable(rate):
             positive("Fixed", "rate", rate)
-        self.rate = rate
+        self.rate = canonical(rate)
 
     def init(self, dtype):
         return jnp.zeros((), jnp.int32)
@@ -37,3 +39,9 @@ class Fixed(AbstractStep):
     def step(self, sub, state):
         rate = self.rate(state) if callable(self.rate) else self.rate
         return move(sub, sub.curve(sub.direction()), rate), state + 1
+
+
+def as_rule(rule: Any) -> Any:
+    """Return `Fixed(number)` for a number, and anything else as it is."""
+    number = eqx.is_array_like(rule) and not isinstance(rule, bool)
+    return Fixed(rule) if number else rule

@@ -9,6 +9,7 @@ from typing import ClassVar
 from .._base.checks import positive
 from .._base.types import Scalar
 from ._base import AbstractStep
+from ._fixed import as_rule
 
 
 class Geodesic(AbstractStep):
@@ -18,22 +19,24 @@ class Geodesic(AbstractStep):
     bound: float | Scalar
     numbers_are_data: ClassVar[bool] = True
 
-    def __init__(self, step_rule: AbstractStep, bound: float | Scalar = 1.0):
+    def __init__(self, step_rule: AbstractStep | float | Scalar, bound: float | Scalar = 1.0):
         """Choose the rule to bend.
 
         **Arguments:**
 
-        - `step_rule`: how far along the curve, e.g. `LineSearch()`.
+        - `step_rule`: how far along the curve, e.g. `LineSearch()`; a number is `Fixed(number)`.
         - `bound`: the largest ‖a‖/‖d‖ with which the second order is used; where the ratio is
             larger the Taylor series says nothing, and the step is straight. `Record.curvature` has
             what was used.
         """
-        if not isinstance(step_rule, AbstractStep) or isinstance(step_rule, Geodesic):
+        rule = as_rule(step_rule)
+        if not isinstance(rule, AbstractStep) or isinstance(rule, Geodesic):
             raise ValueError(
-                f"Geodesic takes another step rule, e.g. Geodesic(LineSearch()), got {step_rule!r}."
+                "Geodesic takes another step rule, e.g. Geodesic(LineSearch()), or a number, got "
+                f"{step_rule!r}."
             )
         positive("Geodesic", "bound", bound)
-        self.step_rule = step_rule
+        self.step_rule = rule
         self.bound = bound
 
     def check(self, problem, inverse):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._base.checks import error, integer, is_concrete, positive
+from .._base.functions import canonical
 from .._base.types import Count, Scalar
 from ..inverse._dampable import Dampable
 from ._base import AbstractStep, Move, move
@@ -92,7 +93,7 @@ class LevenbergMarquardt(AbstractStep):
         self.increase = increase
         self.decrease = decrease
         self.max_trials = max_trials
-        self.rate = rate
+        self.rate = canonical(rate)
         self.minimum = minimum
 
     def check(self, problem, inverse):

@@ -2,6 +2,7 @@
 
 from ._events import AbstractEvent as AbstractEvent
 from ._events import Below as Below
+from ._events import GradientBelow as GradientBelow
 from ._events import LossBelow as LossBelow
 from ._events import Plateau as Plateau
 from ._events import Stuck as Stuck

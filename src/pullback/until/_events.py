@@ -104,6 +104,29 @@ class Below(AbstractEvent):
         return f"{self.name} fell to {self.level:g}"
 
 
+class GradientBelow(AbstractEvent):
+    """The Euclidean norm of the gradient falls to a level: `fit(..., until=GradientBelow(1e-8))`.
+
+    The gradient is that before a step, penalty included, whether or not the step is taken.
+
+    **Arguments:**
+
+    - `level`: the level.
+    """
+
+    level: float
+
+    def __check_init__(self):
+        _finite("GradientBelow", "level", self.level)
+
+    def holds(self, memory, rows):
+        return memory, _column("GradientBelow", "gradient_norm", rows) <= self.level
+
+    @property
+    def description(self):
+        return f"the norm of the gradient fell to {self.level:g}"
+
+
 class Plateau(AbstractEvent):
     """The best loss has hardly improved over some steps.
 

@@ -107,8 +107,9 @@ def _burgers_test(viscosity: float) -> Test:
 def _burgers_periodic() -> Case:
     inputs = Box([0.0, -1.0, -1.0], [1.0, 1.0, 1.0])
     equation = BURGERS_PERIODIC
-    assert equation.widths is not None
-    start = lambda key: initialise(key, equation.widths, equation.scale, inputs)
+    widths = equation.widths
+    assert widths is not None
+    start = lambda key: initialise(key, widths, equation.scale, inputs)
     return Case(equation, start, _burgers_test(PERIODIC_VISCOSITY), periodic)
 
 
