@@ -88,7 +88,7 @@ def test_what_agrees_with_the_record_is_printed_and_written_and_not_run_again(re
     summary = (folder / "report/summary.md").read_text()
     assert (
         "--budget quick --seeds 1" in summary
-        and "1 holds, 1 holds with correction (the conclusion stands in 1, changes in 0), 0 does not"
+        and "1 holds, 1 holds with correction (the conclusion stands in 1, changes in 0), 0 does"
         in summary
     )
     assert "| holds | error & <rest> | 1e-12 ≤ 1e-09 |" in summary

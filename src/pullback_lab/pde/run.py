@@ -1,8 +1,8 @@
 """Solves an equation from a seed and measures the error against steps and wall-clock time.
 
 With a folder, a run resumes after any interruption: `fit` saves parameters and state there, and
-each measurement is appended to `measured.jsonl` and flushed. At the end `run.json` says how many steps
-were asked for and made, whether the run was stopped before, the version and the date.
+each measurement is appended to `measured.jsonl` and flushed. At the end `run.json` says how many
+steps were asked for and made, whether the run was stopped before, the version and the date.
 """
 
 import datetime

@@ -194,11 +194,12 @@ def _section(result: Result, folder: Path) -> str:
         f"<code>{escape(command)}</code> · {result.seconds:.1f} s · {escape(result.date)} · "
         '<a href="#summary">summary</a>'
     )
+    folded = _derivation(result) + _code(result)
     return f"""<section class="claim" id="{escape(result.name, quote=True)}">
 <header><h3>{escape(result.name)}</h3>{_badge(result)}</header>
 <p class="soft">{escape(result.place)}</p>
 {quotation}<p>{escape(result.statement)}</p>
-{correction}{_figure(result, folder)}{tables}{_derivation(result)}{_code(result)}{error}<p class="soft">{made}</p>
+{correction}{_figure(result, folder)}{tables}{folded}{error}<p class="soft">{made}</p>
 </section>
 """
 
