@@ -5,8 +5,8 @@ several.} \]
 
 \(A^\top W A\) is never formed. If the rows are independent, the weights cancel and \(d = A^+ b\).
 Otherwise, where rows of nearly the largest weight span all dimensions, rows are sorted by weight
-and columns pivoted in Householder's QR of \(W^{1/2}A\). Where they do not, the rows are reduced with
-their weights kept apart (`_graded.py`), so that a row of weight \(10^{-200}\) still decides
+and columns pivoted in Householder's QR of \(W^{1/2}A\). Where they do not, the rows are reduced
+with their weights kept apart (`_graded.py`), so that a row of weight \(10^{-200}\) still decides
 what the heavier rows leave open, also where these are dependent. Normal equations lose all of that
 once the weights spread over more than sixteen decades.
 

@@ -16,7 +16,8 @@ interpolant of the labels. It need not be the largest \(\ell_2\) margin, though 
 it often is near. The flow gets there like \(1/t\), once \(t\) is large against the inverse of the
 least slack \(\tilde x_i\cdot v - 1\) of the other samples: \(\beta_t = tv + d + o(1)\) with
 \(d = -\tilde X_A^{-1}\log a\) for the active rows and their multipliers. The other samples
-leave \(\beta_t/t - v\) a term \(e^{-t\,\text{slack}}\), and the order is measured where it is \(e^{-20}\).
+leave \(\beta_t/t - v\) a term \(e^{-t\,\text{slack}}\), and the order is measured where it is
+\(e^{-20}\).
 
 If the program has several optima, the flow still has a limit, the lexicographic one: among the
 optima the least margin of the samples that are not active in all of them is largest, and so on
