@@ -262,3 +262,28 @@ def test_derivatives_of_one_residual_share_the_pass():
 def test_wrong_arguments_are_explained(call, words):
     with pytest.raises(ValueError, match=words):
         call(lambda x: jnp.sum(x**2))
+
+
+@jax.custom_jvp
+def unevenly(x):
+    """A function of entries whose derivative rule mixes them."""
+    return jnp.tanh(x)
+
+
+@unevenly.defjvp
+def _(primals, tangents):
+    return jnp.tanh(primals[0]), jnp.roll(tangents[0], 1) * jnp.linalg.norm(primals[0])
+
+
+def test_a_rule_of_its_own_that_mixes_entries():
+    w, x = normal(3, 4, seed=21), normal(3, seed=22)
+    u = lambda x: jnp.sum(jnp.sin(unevenly(x @ w)))
+    np.testing.assert_allclose(pb.pde.gradient(u, x), jax.jacfwd(u)(x), rtol=1e-13)
+    # By the chain rule, with the derivatives that the rule gives.
+    y = np.asarray(x @ w)
+    size, image, total = np.linalg.norm(y), np.tanh(y), 0.0
+    for row in np.asarray(w):
+        first = np.roll(row, 1) * size
+        second = np.roll(row, 1) * (y @ row) / size
+        total += np.sum(np.cos(image) * second - np.sin(image) * first**2)
+    np.testing.assert_allclose(pb.pde.laplacian(u, x), total, rtol=1e-12)

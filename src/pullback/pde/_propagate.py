@@ -33,6 +33,7 @@ from .._compat.jaxpr import (
     called,
     evaluate,
     is_literal,
+    trace,
     with_own_derivative,
 )
 
@@ -104,7 +105,7 @@ def _equation(program: Program, eqn: JaxEquation, args: list[Any], summed: int) 
         return _linear(run, args, moving, name in ADDITIVE)
     if name in BILINEAR and not twice:
         return [_bilinear(run, args, moving, summed)]
-    if _entrywise(eqn, moving):
+    if _entrywise(eqn, run, args, moving):
         return [_of_entries(run, args, moving, summed)]
     return _any(run, args, moving, floating, summed)
 
@@ -167,7 +168,7 @@ def _bilinear(run: Callable, args: list[Any], moving: list[int], summed: int) ->
     return Series(run(values)[0], first, _total(seconds))
 
 
-def _entrywise(eqn: JaxEquation, moving: list[int]) -> bool:
+def _entrywise(eqn: JaxEquation, run: Callable, args: list[Any], moving: list[int]) -> bool:
     """Whether an equation is a real function of entries, so that two numbers describe it."""
     out = eqn.outvars[0].aval
     real = [jnp.issubdtype(v.aval.dtype, jnp.floating) for v in (eqn.invars[k] for k in moving)]
@@ -177,7 +178,15 @@ def _entrywise(eqn: JaxEquation, moving: list[int]) -> bool:
     if eqn.primitive.name in ENTRYWISE or eqn.primitive.name == "mul":
         return True
     inner = with_own_derivative(eqn)
-    return inner is not None and _all_entrywise(inner, out.shape)
+    if inner is None or not _all_entrywise(inner, out.shape):
+        return False
+    # A rule may mix the entries although the function does not (a gradient that is normalised).
+    values = _values(args)
+    every = _of_moving(run, values, moving)
+    points = [values[k] for k in moving]
+    push = lambda p, v: jax.jvp(every, (p,), (v,))[1]
+    twice = trace(lambda p, v: jax.jvp(lambda q: push(q, v), (p,), (v,))[1], points, points)
+    return _all_entrywise(twice, out.shape)
 
 
 def _all_entrywise(program: Program, shape: tuple[int, ...]) -> bool:
