@@ -70,8 +70,12 @@ def look(problem, batch):
 
 
 def invariance(problem, batch):
-    found = pb.check_invariance(problem, PARAMS, batch, reparametrisation=pb.Units(60.0), counts=())
-    return found.model, found.parameters, found.gauged
+    """Of a damped inverse: the undamped one reaches every target here, whatever the weights are."""
+    f, damped = pb.Units(60.0), pb.Tikhonov(0.1)
+    found = pb.check_invariance(
+        problem, PARAMS, batch, reparametrisation=f, method=damped, counts=()
+    )
+    return found.model, found.parameters, found.discrepancies
 
 
 READERS = {

@@ -106,8 +106,7 @@ def _burgers_test(viscosity: float) -> Test:
 
 def _burgers_periodic() -> Case:
     inputs = Box([0.0, -1.0, -1.0], [1.0, 1.0, 1.0])
-    equation = BURGERS_PERIODIC
-    widths = equation.widths
+    equation, widths = BURGERS_PERIODIC, BURGERS_PERIODIC.widths
     assert widths is not None
     start = lambda key: initialise(key, widths, equation.scale, inputs)
     return Case(equation, start, _burgers_test(PERIODIC_VISCOSITY), periodic)
