@@ -94,3 +94,36 @@ def test_from_small_weights_depth_2_tends_to_the_least_l1_interpolant(rng):
     assert found == sorted(found)
     assert found[-1] > 1 - 1e-6
     assert cosine(np.asarray(linear.l2_interpolant(x, y))) < 0.95
+
+
+def test_small_layers_in_single_precision(rng):
+    """The squares of cofactors of 1e-21 underflow; their norms do not."""
+    x, y = data(rng, 8, 2)
+    weights = np.full((8, 2), 1e-3)
+    expected = np.asarray(linear.Diagonal(8).natural_gradient(weights, x, y))
+    found = linear.Diagonal(8).natural_gradient(*(a.astype(np.float32) for a in (weights, x, y)))
+    assert relative(found, expected) < 1e-5
+
+
+def test_a_projection_on_the_kernel_and_in_single_precision(rng):
+    x, beta, kappa = np.array([[1.0, 1.0]]), np.array([1.0, 0.5]), np.ones(2)
+    found = np.asarray(linear.hyperbolic_projection(x, np.zeros(1), beta, kappa))
+    # Opposite entries, whose gradients of the entropy differ as those of beta do.
+    gradient = lambda b: np.arcsinh(2 * b / kappa) / 2
+    assert abs(np.sum(found)) < 1e-9
+    assert np.ptp(gradient(found) - gradient(beta)) < 1e-9
+    assert not np.any(linear.hyperbolic_projection(x, np.zeros(1), np.zeros(2), kappa))
+    for _ in range(5):
+        x, target = rng.standard_normal((3, 6)), 3 * rng.standard_normal(3)
+        beta, kappa = rng.standard_normal(6), rng.uniform(0.1, 2.0, 6)
+        expected = np.asarray(linear.hyperbolic_projection(x, target, beta, kappa))
+        single = (a.astype(np.float32) for a in (x, target, beta, kappa))
+        assert relative(linear.hyperbolic_projection(*single), expected) < 1e-4
+
+
+def test_more_rows_than_columns_raise(rng):
+    x, y = data(rng, 5, 2)
+    with pytest.raises(ValueError, match=r"Diagonal\.flow.*N <= D, not \(5, 2\)"):
+        linear.Diagonal(2).flow(rng.standard_normal((2, 2)), x, y, 1.0)
+    with pytest.raises(ValueError, match=r"x must be of shape \(N, D\) with N <= D, not \(5, 2\)"):
+        linear.hyperbolic_projection(x, y, np.zeros(2), np.ones(2))

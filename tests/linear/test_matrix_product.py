@@ -331,3 +331,40 @@ def test_faster_than_the_generic_path(capsys):
     assert found["difference"] < 1e-8
     assert found["ratio"] > 20
     assert found["gigabytes"] < 4
+
+
+@pytest.mark.parametrize(("depth", "scale"), [(2, 1e-160), (3, 1e-85)])
+def test_factors_of_any_size(rng, depth, scale):
+    """J⁺ of factors times c is J⁺ over c^(depth - 1), where the squares in K have underflown."""
+    model, target = linear.MatrixProduct(depth), rng.standard_normal((3, 3))
+    factors = [rng.standard_normal((3, 3)) for _ in range(depth)]
+    small = [scale * w for w in factors]
+    # The same covector for both.
+    at, seen = model.product(factors) - target, np.ones((3, 3), bool)
+    seen[0, 1] = False
+    goal = model.product(small) - at
+    given = np.asarray(model.product(small)) - np.asarray(goal)
+    size = scale ** (depth - 1)
+    expected = model.natural_gradient(factors, model.product(factors) - given)
+    found = model.natural_gradient(small, goal)
+    assert relative(flat(found) * size, flat(expected)) < 1e-9
+    expected = model.masked_natural_gradient(factors, model.product(factors) - given, seen)
+    found = model.masked_natural_gradient(small, goal, seen)
+    assert relative(flat(found) * size, flat(expected)) < 1e-9
+
+
+def test_masked_factors_near_a_singular_one_keep_their_digits(rng):
+    """With all entries observed both natural gradients are one."""
+    model, target = linear.MatrixProduct(2), rng.standard_normal((3, 3))
+    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    for least in (1e-3, 1e-6, 1e-9):
+        factors = [np.diag([1, 0.5, least]) @ turn, turn.T @ np.diag([1, 0.5, least])]
+        expected = model.natural_gradient(factors, target)
+        found = model.masked_natural_gradient(factors, target, np.ones((3, 3), bool))
+        assert relative(flat(found), flat(expected)) < 1e-6
+
+
+def test_effective_rank_of_any_size():
+    for size in (1e308, 1e-300, 1.0):
+        assert np.isclose(linear.effective_rank(size * np.eye(3)), 3)
+    assert np.isnan(jax.jit(linear.effective_rank)(jnp.diag(jnp.array([jnp.inf, 1.0]))))

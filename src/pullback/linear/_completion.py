@@ -27,11 +27,17 @@ def effective_rank(matrix: Float[Array, "m n"]) -> Scalar:
     - `matrix`: any matrix.
     """
     matrix = checks.floating("effective_rank", "matrix", matrix, 2)
-    s = jnp.linalg.svd(finite_or_nan(matrix), compute_uv=False)
+    # Of a size at which the sum neither over- nor underflows. In two steps: half of the exponent
+    # has a power of two that is a normal number.
+    exponent = jnp.frexp(jnp.max(jnp.abs(matrix)))[1]
+    half = exponent // 2
+    unit = jnp.ldexp(jnp.ldexp(matrix, -half), half - exponent)
+    s = jnp.linalg.svd(finite_or_nan(unit), compute_uv=False)
     total = jnp.sum(s)
     p = s / jnp.where(total > 0, total, 1)
     entropy = -jnp.sum(jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0))
-    return jnp.where(total > 0, jnp.exp(entropy), 0)
+    # With 0 * total a NaN in the matrix, which only compiled code can pass, is a NaN here.
+    return jnp.where(total == 0, 0, jnp.exp(entropy) + 0 * total)
 
 
 def minimum_nuclear_norm(

@@ -139,7 +139,9 @@ class Diagonal(eqx.Module):
         """
         x, y = checks.labelled("Diagonal.natural_gradient", x, y)
         c = self.cofactors(weights).astype(x.dtype)
-        s = jnp.linalg.norm(c, axis=0)
+        # The squares of small cofactors would underflow.
+        largest = jnp.max(jnp.abs(c), axis=0)
+        s = largest * jnp.linalg.norm(c / jnp.where(largest > 0, largest, 1)[None, :], axis=0)
         e = scaled_natural_gradient(self.product(weights), x, y, s)
         return c / jnp.where(s > 0, s, 1)[None, :] * e[None, :]
 
@@ -172,6 +174,10 @@ class Diagonal(eqx.Module):
         x, y = checks.labelled("Diagonal.flow", x, y)
         example = "Diagonal(2).flow(weights, x, y, t=1.0)"
         checks.positive("Diagonal.flow", "t", t, zero=True, example=example)
+        if x.shape[0] > x.shape[1]:
+            cure = "for N > D integrate natural_gradient"
+            wanted = f"of shape (N, D) with N <= D, not {x.shape}; {cure}"
+            raise checks.error("Diagonal.flow", "x", x, wanted)
         start = self.product(weights).astype(x.dtype)
         margins = logits_in_closed_form(np.asarray(y * (x @ start)), float(t))
         target = y * jnp.asarray(margins, x.dtype)

@@ -46,25 +46,32 @@ def hyperbolic_projection(
 
     **Arguments:**
 
-    - `x`: inputs with independent rows.
+    - `x`: inputs with independent rows, no more than columns.
     - `target`: the logits to reach.
     - `beta`: the point to project.
     - `kappa`: the imbalance of each coordinate, positive.
-    - `tolerance`: on the logits, relative to the largest.
+    - `tolerance`: on the logits, relative to the largest of `target` and of those of `beta`.
     """
     owner = "hyperbolic_projection"
     x = checks.floating(owner, "x", x, 2)
     rows, columns = x.shape
+    if rows > columns:
+        wanted = f"of shape (N, D) with N <= D, not {x.shape}: rows must be independent"
+        raise checks.error(owner, "x", x, wanted)
     target = checks.vector(owner, "target", target, rows, "one per row of x").astype(x.dtype)
     beta = checks.vector(owner, "beta", beta, columns, "one per column of x").astype(x.dtype)
     kappa = checks.vector(owner, "kappa", kappa, columns, "one per column of x").astype(x.dtype)
     if not bool(jnp.all(kappa > 0)):
         why = "with |w1| = |w2| in a coordinate its sign is fixed, and the entropy is another"
         raise checks.error(owner, "kappa", kappa, f"positive: {why}")
+    size = jnp.maximum(jnp.max(jnp.abs(target)), jnp.max(jnp.abs(x @ beta)))
+    size = jnp.where(size > 0, size, 1)
     result, residual = _dual_newton(
-        x, target, entropy_gradient(beta, kappa), kappa, jnp.asarray(tolerance, x.dtype)
+        x, target, entropy_gradient(beta, kappa), kappa, jnp.asarray(tolerance, x.dtype), size
     )
-    if not float(residual) <= max(tolerance, 1e-7):
+    # No logit is better than the rounding of the sum that it is.
+    rounding = 100 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(x) @ jnp.abs(result)) / size
+    if not float(residual) <= max(tolerance, 1e-7, float(rounding)):
         raise RuntimeError(
             f"hyperbolic_projection found no projection: the logits are off by "
             f"{float(residual):.3g}, relative. Are the rows of x independent?"
@@ -79,9 +86,9 @@ def _dual_newton(
     start: Float[Array, " D"],
     kappa: Float[Array, " D"],
     tolerance: Scalar,
+    scale: Scalar,
 ) -> tuple[Float[Array, " D"], Scalar]:
     """The projection and the relative error of its logits, by Newton's method on the dual."""
-    scale = jnp.max(jnp.abs(target))
 
     def point(nu):
         theta = start + x.T @ nu

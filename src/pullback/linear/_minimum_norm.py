@@ -111,7 +111,31 @@ def _minimum_norm(factors: Factors, g: Float[Array, "m n"]) -> tuple[Factors, Sc
     zero = jnp.zeros((), g.dtype)
     if len(factors) == 1:
         return (g,), zero
-    return (_sylvester(factors, g), zero) if len(factors) == 2 else _conjugate_gradients(factors, g)
+    factors, restore = unit_factors(factors)
+    if len(factors) == 2:
+        return restore(_sylvester(factors, g)), zero
+    change, residual = _conjugate_gradients(factors, g)
+    return restore(change), residual
+
+
+def unit_factors(factors: Factors) -> tuple[Factors, Callable[[Factors], Factors]]:
+    """The factors in units of the largest entry, and what makes J⁺G of theirs that of the given.
+
+    K has products of 2(L - 1) factors, which over- or underflow long before J⁺ does.
+    """
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in factors]))
+    # A power of two, so that dividing by it does not round. In two steps: 2^e may be subnormal.
+    exponent = jnp.frexp(largest)[1]
+
+    def divided(w):
+        return jnp.ldexp(jnp.ldexp(w, -(exponent // 2)), -(exponent - exponent // 2))
+
+    def restore(change):
+        for _ in factors[1:]:
+            change = tuple(map(divided, change))
+        return change
+
+    return tuple(map(divided, factors)), restore
 
 
 def _safe(denominator: Array, cutoff: Array) -> Array:
