@@ -204,6 +204,112 @@ def test_a_global_variable_that_was_set_since_is_seen():
     assert jnp.allclose(slope(), one)
 
 
+def scaled(z, y):
+    return SCALE * loss(z, y)
+
+
+def scaled_by_a_helper(z, y):
+    inner = lambda r: helper(r)
+    return inner(loss(z, y))
+
+
+def helper(x):
+    return SCALE * x
+
+
+def closed_over():
+    scale = 1.0
+
+    def change(value):
+        nonlocal scale
+        scale = value
+
+    return lambda z, y: scale * loss(z, y), change
+
+
+def set_globally(value):
+    global SCALE
+    SCALE = value
+
+
+def redefined(value):
+    global helper
+    helper = (lambda x: value * x) if value != 1.0 else (lambda x: x)
+
+
+def method_of(function):
+    class Holder:
+        def loss(self, z, y):
+            return function(z, y)
+
+    return Holder().loss
+
+
+CHANGES = {
+    "global": lambda: (scaled, set_globally),
+    "an array": lambda: (scaled, lambda value: set_globally(jnp.asarray(value))),
+    "through a helper": lambda: (scaled_by_a_helper, set_globally),
+    "a helper": lambda: (scaled_by_a_helper, redefined),
+    "closure": closed_over,
+    "partial": lambda: (functools.partial(scaled), set_globally),
+    "method": lambda: (method_of(scaled), set_globally),
+    "vmap": lambda: (jax.vmap(scaled), set_globally),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_compiled_function_sees_what_was_set_since(name, monkeypatch, compilations):
+    """The same problem, after a cell that sets what its loss reads was run again."""
+    monkeypatch.setitem(globals(), "helper", helper)
+    monkeypatch.setitem(globals(), "SCALE", SCALE)
+    outer, change = CHANGES[name]()
+    problem = pb.Composite(model, outer)
+    opt = pb.NaturalGradientDescent(problem, step=0.5)
+    one, moved = natural(problem), pb.fit(opt, PARAMS, (X, Y), 1).params - PARAMS
+    change(3.0)
+    assert jnp.allclose(natural(problem), 3 * one)
+    assert jnp.allclose(pb.fit(opt, PARAMS, (X, Y), 1).params - PARAMS, 3 * moved)
+    compilations.clear()
+    assert jnp.allclose(natural(problem), 3 * one)
+    assert compilations == []
+
+
+COUNT = 0
+
+
+def test_what_a_function_counts_itself_compiles_nothing(compilations):
+    inside = 0
+
+    def counted(z, y):
+        global COUNT
+        nonlocal inside
+        COUNT, inside = COUNT + 1, inside + 1
+        return loss(z, y)
+
+    problem = pb.Composite(model, counted)
+    one = natural(problem)
+    compilations.clear()
+    assert jnp.allclose(natural(problem), one) and compilations == []
+
+
+def test_a_function_that_calls_itself_is_read_once():
+    def power(x, n):
+        return jnp.ones_like(x) if n == 0 else x * power(x, n - 1)
+
+    problem = pb.Composite(model, lambda z, y: power(z - y, 2) / 2)
+    assert jnp.allclose(natural(problem), natural(pb.Composite(model, loss)))
+
+
+def test_a_variable_that_is_set_again_and_again_is_logged(monkeypatch, caplog):
+    monkeypatch.setitem(globals(), "SCALE", SCALE)
+    problem = pb.Composite(model, lambda z, y: SCALE * loss(z, y))
+    for i in range(9):
+        set_globally(float(i))
+        natural(problem)
+    (record,) = caplog.records
+    assert "changed from outside 8 times" in record.message
+
+
 @pytest.mark.parametrize(
     "make", [lambda: [1.0], lambda: {0: 1.0}, lambda: np.ones(1)], ids=["list", "dict", "NumPy"]
 )

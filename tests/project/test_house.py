@@ -18,7 +18,7 @@ LABORATORY = ROOT / "src" / "pullback_lab"
 # Room -> the rooms it is built on. A room may import these and what they are built on.
 ROOMS: dict[str, set[str]] = {
     "_base": set(),
-    "_compat": set(),
+    "_compat": {"_base"},
     "plot": {"_base"},
     "metric": {"_base"},
     "inverse": {"_base"},

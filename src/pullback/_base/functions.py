@@ -5,14 +5,19 @@ Two functions are the same here if code and defaults are, and if what they close
 and texts by value, functions by this rule, JAX arrays by identity, modules of this library by their
 fields. Whatever may have been changed in between keeps a function apart: a list, a NumPy array, an
 object, and every global variable but functions and the modules of libraries.
+
+A compiled program keeps the numbers that its functions read from outside, of which the caller of a
+function that is compiled behind his back knows nothing. `reads` tells whether one was set anew.
 """
 
 import dataclasses
+import dis
 import functools
 import inspect
 import logging
 import types
 import weakref
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -30,6 +35,7 @@ JITTED = type(jax.jit(len))
 
 _made: "weakref.WeakKeyDictionary[types.CodeType, set[int]]" = weakref.WeakKeyDictionary()
 _known: "weakref.WeakValueDictionary[Any, Any]" = weakref.WeakValueDictionary()
+_read: "weakref.WeakKeyDictionary[Any, Hashable]" = weakref.WeakKeyDictionary()
 
 
 def canonical(function: F) -> F:
@@ -49,7 +55,7 @@ def canonical(function: F) -> F:
     return function
 
 
-def _count(function: Any, mark: int) -> None:
+def _count(function: Any, mark: int, how: str = "written anew") -> None:
     """Log, once, that functions of one code and other values are being made, and the cure."""
     written = _written(function)
     if written is None:
@@ -61,11 +67,11 @@ def _count(function: Any, mark: int) -> None:
     marks.add(mark)
     if len(marks) == MANY:
         logging.getLogger("pullback").warning(
-            "%s (%s:%d) was written anew %d times with other values inside (an array, a list, an "
-            "object, another number): each is a function of its own, and is compiled. Pass the "
-            "values through params or the batch, or use jax.tree_util.Partial(function, array) or "
-            "an equinox.Module, whose arrays are data.",
-            written.__name__, code.co_filename, code.co_firstlineno, MANY,
+            "%s (%s:%d) was %s %d times with other values inside (an array, a list, an object, "
+            "another number): each is a function of its own, and is compiled. Pass the values "
+            "through params or the batch, or use jax.tree_util.Partial(function, array) or an "
+            "equinox.Module, whose arrays are data.",
+            written.__name__, code.co_filename, code.co_firstlineno, how, MANY,
         )  # fmt: skip
 
 
@@ -98,7 +104,7 @@ def _key(function: Any, depth: int = 0) -> Any:
     parts = [*cells, *(function.__defaults__ or ()), *(value for _, value in named)]
     described = [_described(part, depth) for part in parts]
     variables = function.__globals__
-    used = [variables[name] for name in _names(function.__code__) if name in variables]
+    used = [variables[name] for name in _globals(function.__code__) if name in variables]
     described += [_unchanging(value, depth) for value in used]
     if None in described:
         return None
@@ -106,10 +112,12 @@ def _key(function: Any, depth: int = 0) -> Any:
     return function.__code__, id(variables), function.__name__, names, tuple(described)
 
 
-def _names(code: types.CodeType) -> list[str]:
-    """Return the names of globals (and attributes) in a code, and in the functions inside it."""
+@functools.lru_cache(1000)
+def _globals(code: types.CodeType, change: str = "LOAD_GLOBAL") -> tuple[str, ...]:
+    """Return the names of the globals that a code, or a function inside it, loads or stores."""
+    own = [str(step.argval) for step in dis.get_instructions(code) if step.opname == change]
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return sorted({*code.co_names, *(name for part in inner for name in _names(part))})
+    return tuple(sorted({*own, *(name for part in inner for name in _globals(part, change))}))
 
 
 def _described(part: Any, depth: int) -> Any:
@@ -143,6 +151,96 @@ def _unchanging(part: Any, depth: int) -> Any:
     home = part.__name__ if module else getattr(part, "__module__", None)
     known = (module or callable(part)) and str(home).split(".")[0] in LIBRARIES
     return (object, id(part)) if known else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reads:
+    """What functions read from outside.
+
+    Equal to another if no number, text, function or array that a function reads from its module or
+    closes over was replaced in between. What was changed inside a list, a NumPy array or an object
+    is not seen.
+    """
+
+    marks: tuple[Hashable, ...]
+
+
+def reads(tree: Any) -> Reads:
+    """Return what the functions among the leaves of a tree read from outside."""
+    marks = []
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, READERS):
+            mark = _outside(leaf, ())
+            if _read.setdefault(leaf, mark) != mark:
+                _read[leaf] = mark
+                _count(leaf, hash(mark), "changed from outside")
+            marks.append(mark)
+    return Reads(tuple(marks))
+
+
+READERS = (types.FunctionType, functools.partial)
+
+
+def _outside(function: Any, around: tuple[Any, ...]) -> Hashable:
+    """Return a mark of a function: of its code, and of what it reads from outside."""
+    if isinstance(function, functools.partial):
+        parts = (function.func, *function.args, *function.keywords.values())
+        return tuple(_mark(part, around) for part in parts)
+    code, variables = function.__code__, function.__globals__
+    if code in around:
+        return code.co_name  # it calls itself
+    around = (*around, code)
+    home = str(variables.get("__name__")).split(".")[0]
+    names = () if home in LIBRARIES else _globals(code)
+    # What a function sets itself, e.g. a count of its calls, is not read from outside.
+    own = _globals(code, "STORE_GLOBAL") + _globals(code, "STORE_DEREF")
+    held = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    marks = [_mark(variables[x], around) for x in names if x in variables and x not in own]
+    marks += [_mark(_content(cell), around) for name, cell in held if name not in own]
+    return code, tuple(marks)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None  # the function is being defined
+
+
+def _mark(part: Any, around: tuple[Any, ...]) -> Hashable:
+    """Return a mark of what a function reads: its value, or its identity as long as it lives."""
+    if isinstance(part, types.ModuleType):
+        return part.__name__
+    if isinstance(part, float):
+        return float, part.hex()
+    if type(part) in VALUES:
+        return type(part), part
+    if type(part) is tuple:
+        return tuple(_mark(x, around) for x in part)
+    if isinstance(part, types.MethodType):
+        return _outside(part.__func__, around), Same(part.__self__)
+    return _outside(part, around) if isinstance(part, READERS) else Same(part)
+
+
+class Same:
+    """Equal to another mark of the same object, as long as that lives."""
+
+    def __init__(self, part: Any):
+        """Mark an object, which is kept alive only if it allows no weak reference."""
+        self.number = id(part)
+        try:
+            self.part = weakref.ref(part)
+        except TypeError:
+            self.part = lambda: part
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both mark one object, which is still there."""
+        if not isinstance(other, Same) or self.number != other.number:
+            return False
+        return self is other or (self.part() is not None and self.part() is other.part())
 
 
 def name_of(function: Any) -> str:
