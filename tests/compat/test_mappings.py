@@ -1,5 +1,6 @@
 """Programs are forgotten, with a warning, before the memory mappings of the process are used up."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,6 +27,23 @@ def test_a_sweep_over_sizes_forgets_and_goes_on(monkeypatch, tmp_path):
     with pytest.warns(mappings.ProgramsWarning, match=r"of the 100 memory mappings"):
         answer = solve(4)
     np.testing.assert_allclose(answer, 1.0, rtol=1e-10)
+
+
+@needs_proc
+def test_also_inside_of_a_users_own_jit(monkeypatch, tmp_path):
+    """Programs of the caller count too, and are forgotten while another one is traced."""
+    limit = tmp_path / "limit"
+    limit.write_text("100\n")
+    opt = pb.NaturalGradientDescent(PROBLEM)
+    step = jax.jit(opt.step)
+    batch = lambda count: (jnp.asarray(np.random.default_rng(count).normal(size=(count, 2))),
+                           jnp.zeros(count))  # fmt: skip
+    start = (jnp.ones(2), opt.init(jnp.ones(2)))
+    step(*start, batch(3))
+    monkeypatch.setattr(mappings, "LIMIT", limit)
+    with pytest.warns(mappings.ProgramsWarning, match=r"of the 100 memory mappings"):
+        answer = step(*start, batch(4))[0]
+    np.testing.assert_allclose(answer, 0.0, atol=1e-12)
 
 
 def test_nothing_happens_below_the_limit(recwarn):

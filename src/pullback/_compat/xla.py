@@ -25,6 +25,7 @@ import equinox as eqx
 import jax
 from jax._src import core  # noqa: TID251  (see `_outermost`)
 
+from .._base.functions import reads
 from .mappings import forget_if_full
 
 OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
@@ -56,15 +57,18 @@ def options(jaxlib: str, effort: int | None = None) -> dict[str, Any]:
 def jit(function: Function, effort: int | None = None) -> Function:
     """Return `eqx.filter_jit(function)`, compiled with `options` on the CPU.
 
-    Before the programs of the process become too many, they are forgotten (`mappings.py`).
+    Before the programs of the process become too many, they are forgotten (`mappings.py`). Where
+    a function of the arguments reads a value that was set since, another program is compiled.
     """
     traced = False
 
-    @functools.wraps(function)
-    def noticed(*args, **kwargs):
+    def noticed(outside, *args, **kwargs):
         nonlocal traced
         traced = True
         return function(*args, **kwargs)
+
+    # Its name is that of the program, in profiles and messages.
+    noticed.__name__ = noticed.__qualname__ = function.__name__
 
     plain = eqx.filter_jit(noticed)
 
@@ -77,13 +81,16 @@ def jit(function: Function, effort: int | None = None) -> Function:
     @functools.wraps(function)
     def call(*args, **kwargs):
         nonlocal traced
+        outside = reads((args, kwargs))
         if not _outermost():
-            return plain(*args, **kwargs)
+            # A caller's program is being traced: the only time at which it is seen.
+            forget_if_full()
+            return plain(outside, *args, **kwargs)
         if traced:
             # A program was compiled since the last call.
             traced = False
             forget_if_full()
-        return protected()(*args, **kwargs)
+        return protected()(outside, *args, **kwargs)
 
     return call  # pyright: ignore[reportReturnType]
 
