@@ -270,3 +270,26 @@ def test_an_iterable_is_begun_once():
 
     loader = Loader()
     assert pb.fit(Pull(), START, loader, 3).steps == 3 and loader.begun == 1
+
+
+ASKING = {
+    "NumPy": lambda key, params: np.asarray(params),
+    "bool": lambda key, params: 1.0 if params[0] > 0 else 2.0,
+    "float": lambda key, params: float(params[0]),
+    "int": lambda key, params: range(int(params[0])),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_simulator_in_python_is_refused_with_what_to_do(name):
+    problem = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
+    opt, start = pb.NaturalGradientDescent(problem), jnp.ones(2)
+
+    def draw(key, params):
+        ASKING[name](key, params)
+        return jnp.eye(2), jnp.zeros(2)
+
+    with pytest.raises(ValueError, match=r"fit\(batches=function\): JAX traces .* opt\.step"):
+        pb.fit(opt, start, draw, 2)
+    with pytest.raises(ValueError, match=r"fit\(validate=function\): JAX traces"):
+        pb.fit(opt, start, (jnp.eye(2), jnp.zeros(2)), 2, validate=draw)

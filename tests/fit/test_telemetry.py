@@ -13,7 +13,7 @@ import pytest
 from helpers import normal
 
 import pullback as pb
-from pullback._fit import telemetry
+from pullback._fit import checkpoint, telemetry
 
 PROBLEM = pb.Composite(lambda p: p, lambda z: jnp.sum((z - 1) ** 2) / 2)
 OPT = pb.NaturalGradientDescent(PROBLEM, step=pb.step.Fixed(0.5))
@@ -35,6 +35,38 @@ def test_a_fresh_run_never_erases_an_existing_file(tmp_path):
     with pytest.raises(ValueError, match="3 lines"):
         pb.fit(OPT, START, None, 3, telemetry=str(path), checkpoint=tmp_path / "run")
     assert path.read_bytes() == before
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, monkeypatch):
+    """The same script, as the page says: its lines are written again. Another run raises."""
+    path, folder = tmp_path / "run.jsonl", tmp_path / "run"
+    run = lambda opt=OPT, telemetry=path: pb.fit(
+        opt, START, None, 4, telemetry=telemetry, checkpoint=folder
+    )
+
+    def killed(self, snapshot, parts):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.warns(pb.FitWarning, match="No space"):
+        patch.setattr(checkpoint.Store, "save", killed)
+        run()
+    with open(path, "ab") as file:
+        file.write(b'{"step": 4, "lo')
+    written = path.read_bytes()
+    with pytest.raises(ValueError, match="the file exists and has 5 lines"):
+        run(pb.NaturalGradientDescent(PROBLEM, step=0.25))
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(written)
+    with pytest.raises(ValueError, match="the file exists and has 5 lines"):
+        run(telemetry=other)
+    assert path.read_bytes() == other.read_bytes() == written
+    fit = run()
+    assert [row["loss"] for row in rows(path)] == list(fit.history["loss"])
+    assert sorted(x.name for x in folder.iterdir()) == ["history.rows", "step-000000004.ckpt"]
+    for file in folder.iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match="the file exists and has 4 lines"):
+        run()
 
 
 def test_an_empty_file_is_filled(tmp_path):

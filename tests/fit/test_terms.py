@@ -139,3 +139,26 @@ def test_a_weight_that_is_none_is_a_failure_of_the_next_step():
     state = opt.step(PARAMS, opt.init(PARAMS), BATCH)[1]
     record = opt.step(PARAMS, state, BATCH)[2]
     assert bool(record.failed)
+
+
+@pytest.mark.parametrize("kind", ["key", "parameters", "sampler", "iterable"])
+def test_an_epoch_has_the_length_that_the_batches_say(kind):
+    class Length:
+        steps_per_epoch = 2
+
+    class Drawn(Length):
+        def init(self, key, params):
+            return jnp.zeros(())
+
+        def draw(self, key, params, state):
+            return BATCH, state
+
+    class Listed(Length):
+        def __iter__(self):
+            return iter([BATCH] * 6)
+
+    of_key, of_params = lambda key: BATCH, lambda key, params: BATCH
+    of_key.steps_per_epoch = of_params.steps_per_epoch = 2
+    batches = {"key": of_key, "parameters": of_params, "sampler": Drawn(), "iterable": Listed()}
+    found = run(batches[kind], steps=4, evaluate=lambda p: 1.0, every=pb.Epochs(1))
+    assert np.flatnonzero(np.isfinite(found.history["evaluation"])).tolist() == [1, 3]

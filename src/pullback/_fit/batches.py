@@ -32,6 +32,13 @@ from .optimiser import check_kept
 
 STACKED = 8
 """How many batches of an iterator are passed to the device at once."""
+TRACER_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""What JAX raises where a number is needed that is not there."""
 BEGINNING = np.uint32(2**32 - 1)
 """What the key is folded with for the first state of a sampler; steps use smaller numbers."""
 
@@ -132,7 +139,7 @@ class Sampled(AbstractConstant):
     def draw(
         data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
     ) -> tuple[Batch, Any]:
-        return as_batch(data(key)), state
+        return as_batch(traced("batches", data, key)), state
 
 
 class SampledAt(AbstractConstant):
@@ -142,7 +149,7 @@ class SampledAt(AbstractConstant):
     def draw(
         data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
     ) -> tuple[Batch, Any]:
-        return as_batch(data(key, params)), state
+        return as_batch(traced("batches", data, key, params)), state
 
 
 class Carried(AbstractConstant):
@@ -152,7 +159,7 @@ class Carried(AbstractConstant):
     def draw(
         data: Any, key: PRNGKeyArray, params: Params, state: Any, place: Array
     ) -> tuple[Batch, Any]:
-        made = data.draw(key, params, state)
+        made = traced("batches", data.draw, key, params, state)
         owner = type(data).__name__
         if not isinstance(made, tuple) or len(made) != 2:
             raise ValueError(
@@ -261,6 +268,19 @@ def as_source(batches: Any, skip: int) -> AbstractSource:
         "fit(batches=...): batches must be (inputs, targets), a function of a PRNG key (and of the "
         f"parameters), a Sampler, an iterable of batches, or None, got {type(batches).__name__}."
     )
+
+
+def traced(name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Return what a function of the user draws; raise a `ValueError` if JAX cannot trace it."""
+    try:
+        return function(*given)
+    except TRACER_ERRORS as failure:
+        raise ValueError(
+            f"fit({name}=function): JAX traces the function, so that its arguments have no numbers "
+            f"yet, and it asks for one ({type(failure).__name__}). Write it with jax.numpy; for a "
+            "simulator in Python, call opt.step in a loop of your own; data that do not depend on "
+            "the parameters may come from an iterable."
+        ) from failure
 
 
 def first_state(batches: Any, key: PRNGKeyArray, params: Params) -> Any:

@@ -10,6 +10,7 @@ checkpoint of another run raises an error that lists the differences (`identity.
 """
 
 import dataclasses
+import json
 import os
 import platform
 import time
@@ -138,6 +139,8 @@ class Store:
         self.checkpoints = checkpoints
         self.folder = Folder(Path(checkpoints.folder))
         self.ledger = Ledger(self.folder.path / "history.rows")
+        self.note = self.folder.path / "begun.json"
+        """What run has begun, until its first save."""
         self.identity: Identity = {}
 
     def __enter__(self) -> "Store":
@@ -162,8 +165,24 @@ class Store:
         }
         arrays = {name: np.asarray(_raw(x)) for name, x in _named(snapshot).items()}
         write_whole(self.folder.path / NAME.format(snapshot.step), seal(manifest, arrays))
+        remove(self.note)
         for old in self.checkpoints.files()[self.checkpoints.keep :]:
             remove(old)
+
+    def begin(self, telemetry: Path) -> None:
+        """Note, until the first save, that this run writes lines to a file."""
+        write_whole(self.note, [self._begun(telemetry)])
+
+    def began(self, telemetry: Path) -> bool:
+        """Return whether this run has begun to write to a file, and was killed before it saved."""
+        try:
+            return read_whole(self.note) == self._begun(telemetry)
+        except (OSError, Damaged):
+            return False
+
+    def _begun(self, telemetry: Path) -> bytes:
+        begun = {"telemetry": os.path.abspath(telemetry), "identity": self.identity}
+        return json.dumps(begun, sort_keys=True).encode()
 
     def load(self, like: Snapshot, identity: Identity) -> Snapshot | None:
         """Return the newest snapshot that is whole, `None` in an empty folder.

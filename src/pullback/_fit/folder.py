@@ -32,7 +32,7 @@ SAFE = 0
 """Flags of `os.open`: follows no link, is closed in other programs, does not wait for a pipe."""
 for _flag in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):
     SAFE |= getattr(os, _flag, 0)  # not all of them on every system
-LEFTOVERS = ".step-*.ckpt.*.tmp"
+LEFTOVERS = (".step-*.ckpt.*.tmp", ".begun.json.*.tmp")
 UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """What `flock` fails with on file systems that have no locks."""
 
@@ -77,7 +77,7 @@ class Folder:
                 f"fit(checkpoint={str(self.path)!r}): the folder cannot be written ({failure}). "
                 'Name another folder, e.g. fit(checkpoint="run/").'
             ) from failure
-        for leftover in self.path.glob(LEFTOVERS):
+        for leftover in (path for pattern in LEFTOVERS for path in self.path.glob(pattern)):
             remove(leftover)
 
     def renew(self) -> None:

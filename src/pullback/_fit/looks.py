@@ -17,7 +17,7 @@ from .._base.functions import canonical
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
 from .._problem.batch import Batch, Batches, as_batch
-from .batches import arguments_of, on_device
+from .batches import arguments_of, on_device, traced
 from .epochs import Epochs
 from .figure import HELD_OUT
 from .history import History
@@ -140,7 +140,8 @@ def _loss(opt: Any, params: Params, draw: Any, key: PRNGKeyArray) -> Scalar:
     if isinstance(draw, Batch | Batches):
         return opt.loss(params, draw)
     two = arguments_of(draw, "validate") == 2
-    return opt.loss(params, as_batch(draw(key, params) if two else draw(key)))
+    given = (key, params) if two else (key,)
+    return opt.loss(params, as_batch(traced("validate", draw, *given)))
 
 
 def _held_out(validate: Any) -> Any:

@@ -1,5 +1,6 @@
 """One call of `fit`: its loop over chunks of steps, and what happens between two of them."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -95,8 +96,15 @@ class Run:
 
     def prepare(self) -> None:
         """Make the telemetry ready."""
-        if self.telemetry is not None:
-            self.telemetry.prepare(self.now.history, self.now.step)
+        if self.telemetry is None:
+            return
+        path, store = self.telemetry.path, self.store
+        own = self.now.step > 0 or (store is not None and store.began(path))
+        self.telemetry.prepare(self.now.history, self.now.step, own)
+        if store is not None and not own:
+            # If it cannot be written, neither can checkpoints: the first of them warns.
+            with contextlib.suppress(OSError):
+                store.begin(path)
 
     def loop(self, source: AbstractSource, bar: Progress) -> str:
         """Make steps until something ends the run; return what it was."""

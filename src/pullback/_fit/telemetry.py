@@ -1,8 +1,9 @@
 """Telemetry: the records of a run as a file of JSON lines, one line per step.
 
 A line that this run does not write again is never removed. A fresh run therefore raises if the file
-has any content. A resumed run continues its own file: the lines of the steps before the checkpoint
-must agree with the checkpoint's history, and those that are missing are written again from there.
+has any content, unless it was killed before its first checkpoint and begins again. A resumed run
+continues its own file: the lines of the steps before the checkpoint must agree with the
+checkpoint's history, and those that are missing are written again from there.
 The lines of the steps that the run repeats are dropped, and so is an incomplete last line, which is
 what a killed process leaves behind.
 
@@ -44,8 +45,8 @@ class Telemetry:
         """The path as any terminal can print it."""
         return str(self.path).encode("utf-8", "backslashreplace").decode()
 
-    def prepare(self, history: History, start: int) -> None:
-        """Make the file ready for the rows from step `start` on."""
+    def prepare(self, history: History, start: int, own: bool) -> None:
+        """Make the file ready for the rows from step `start` on; `own` if this run has begun it."""
         if os.path.isdir(self.path):
             raise ValueError(
                 f"fit(telemetry={str(self.path)!r}) is a folder; name a file in the folder, "
@@ -62,9 +63,9 @@ class Telemetry:
                 f'fit(telemetry="{self.shown}"): the file cannot be read ({failure}). Name another '
                 "file."
             ) from failure
-        if content and start == 0:
+        if content and not own:
             raise ValueError(self._occupied(content))
-        if start:
+        if own:
             self._continue(content, history, start)
 
     def write(self, parts: Sequence[History], last: bool = False) -> Exception | None:

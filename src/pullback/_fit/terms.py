@@ -3,7 +3,7 @@
 A tuple of two batches looks like inputs and targets: only the problem knows which it is.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ def read_by(opt: Any, batches: Any, name: str = "batches") -> Any:
     """Return batches as the problem of an optimiser reads them, whoever draws them."""
     problem = getattr(opt, "problem", None)
     form = problem.form if isinstance(problem, Terms) else None
-    if form is None or isinstance(batches, type | Read | ReadAt | ReadSampler):
+    if form is None or isinstance(batches, type | Read | ReadAt | ReadSampler | ReadStream):
         return batches
     if batches is None or isinstance(batches, tuple | dict | Batches):
         return on_device(as_batches(form, batches))
@@ -32,7 +32,12 @@ def read_by(opt: Any, batches: Any, name: str = "batches") -> Any:
         return (Read, ReadAt)[arguments_of(batches, name) - 1](canonical(batches), form)
     if isinstance(batches, list):
         return [as_batches(form, batch) for batch in batches]
-    return map(partial(as_batches, form), batches) if isinstance(batches, Iterable) else batches
+    return ReadStream(batches, form) if isinstance(batches, Iterable) else batches
+
+
+def _length(sampler: Any) -> float | None:
+    """Return how many steps make an epoch, if the sampler says so."""
+    return getattr(sampler, "steps_per_epoch", None)
 
 
 class Read(eqx.Module):
@@ -47,7 +52,7 @@ class Read(eqx.Module):
     @property
     def steps_per_epoch(self) -> float | None:
         """That of the function."""
-        return getattr(self.sampler, "steps_per_epoch", None)
+        return _length(self.sampler)
 
 
 class ReadAt(eqx.Module):
@@ -59,12 +64,39 @@ class ReadAt(eqx.Module):
     def __call__(self, key: PRNGKeyArray, params: Params) -> Batches:
         return as_batches(self.form, self.sampler(key, params))
 
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """That of the function."""
+        return _length(self.sampler)
+
+
+class ReadStream:
+    """An iterable of the batches of several terms."""
+
+    def __init__(self, batches: Iterable[Any], form: Form):
+        """Keep an iterable; nothing is taken yet."""
+        self.batches = batches
+        self.form = form
+
+    def __iter__(self) -> Iterator[Batches]:
+        return map(partial(as_batches, self.form), self.batches)
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """That of the iterable."""
+        return _length(self.batches)
+
 
 class ReadSampler(eqx.Module):
     """A `Sampler` that draws the batches of several terms."""
 
     sampler: Sampler
     form: Form = eqx.field(static=True)
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """That of the sampler."""
+        return _length(self.sampler)
 
     def init(self, key: PRNGKeyArray, params: Params) -> Any:
         return self.sampler.init(key, params)
