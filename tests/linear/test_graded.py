@@ -50,6 +50,23 @@ def test_a_chain_of_parallel_rows_does_not_underflow(dtype):
     assert relative(found, exact(x, y, beta)) < 100 * np.finfo(dtype).eps
 
 
+FAR_ON_THE_WRONG_SIDE = {
+    "light rows decide": [[1, 0], [0, 1], [0, 2]],
+    "a light row beside another": [[1, 0], [0, 1], [0, 2.5]],
+    "light beside heavy ones that span": [[1, 0], [0, 1 / 1024], [3, 1 / 2], [0, 2.5]],
+}
+
+
+@pytest.mark.parametrize("dtype, logit", [(np.float32, 60), (np.float64, 300), (np.float64, 550)])
+@pytest.mark.parametrize("rows", FAR_ON_THE_WRONG_SIDE)
+def test_a_target_that_overflows_does_not_where_its_weight_makes_up_for_it(rows, dtype, logit):
+    x = np.array(FAR_ON_THE_WRONG_SIDE[rows], dtype)
+    y, beta = np.ones(len(x), dtype), np.array([0, -logit], dtype)
+    found = LOGISTIC.natural_gradient(beta, x, y)
+    expected = exact(x, y, beta)
+    np.testing.assert_allclose(found, expected, rtol=1000 * np.finfo(dtype).eps)
+
+
 def test_columns_of_any_units(rng):
     x, y = separable(rng, 9, 3)
     beta, units = rng.standard_normal(3), np.array([1.0, 1e-18, 1e25])

@@ -15,7 +15,9 @@ column.
 *Then Householder's reduction with complete pivoting.* No multiplier and no growth is larger than 1,
 so that the error of each row is small relative to this row (Cox and Higham). Rows are kept at the
 size of their unweighted selves, with the logarithms of their weights beside them, and weights enter
-as ratios to the pivot row only: nothing overflows, and what underflows is invisible.
+as ratios to the pivot row only: nothing overflows, and what underflows is invisible. A large target
+keeps the logarithm of its size beside it, because what overflows may be that of a row whose weight
+makes up for it.
 """
 
 import math
@@ -64,9 +66,12 @@ class Triangle(NamedTuple):
 
 
 def graded_triangle(
-    a: Float[Array, "N D"], log_weights: Float[Array, " N"], targets: Float[Array, " N"]
+    a: Float[Array, "N D"],
+    log_weights: Float[Array, " N"],
+    log_targets: Float[Array, " N"],
+    signs: Float[Array, " N"],
 ) -> Triangle:
-    """The reduction of the rows, from the logarithms of the weights."""
+    """The reduction of the rows, from the logarithms of weights and targets and their signs."""
     sizes = jnp.max(jnp.abs(a), axis=1)
     present = sizes > 0
     sizes = jnp.where(present, sizes, 1)
@@ -74,7 +79,9 @@ def graded_triangle(
     order = jnp.argsort(-jnp.where(present, half, -jnp.inf))
     rows = (a / sizes[:, None])[order]
     stairs, q, rank = _staircase(rows)
-    r, half, reduced, columns = _reduced(stairs, half[order], (targets / sizes)[order])
+    large = jnp.maximum(log_targets, 0)
+    targets = signs * jnp.exp(log_targets - large) / sizes
+    r, half, reduced, columns = _reduced(stairs, half[order], targets[order], large[order])
     return Triangle(q, r, half, reduced, columns, rank)
 
 
@@ -109,9 +116,15 @@ def _staircase(
 
 
 def _reduced(
-    s: Float[Array, "N K"], half: Float[Array, " N"], targets: Float[Array, " N"]
+    s: Float[Array, "N K"],
+    half: Float[Array, " N"],
+    targets: Float[Array, " N"],
+    large: Float[Array, " N"],
 ) -> tuple[Float[Array, "K K"], Float[Array, " K"], Float[Array, " K"], Int[Array, " K"]]:
-    """R, the halves of the logarithms of its weights, its targets and the order of its columns."""
+    """R, the halves of the logarithms of its weights, its targets and the order of its columns.
+
+    A target is the number in `targets` times the exponential of that in `large`.
+    """
     n, k = s.shape
     most = RATIO * math.log(float(jnp.finfo(s.dtype).max))
 
@@ -131,12 +144,13 @@ def _reduced(
         # The reflection is I - τvvᵀ with v the column, `beyond` in place of the pivot; each row is
         # divided by its ratio again.
         v = s[:, q].at[p].set(beyond)
-        weighted = v * ratio
         tau = jnp.where(there, 1 / jnp.where(there, length * jnp.abs(beyond), 1), 0)
-        v = jnp.where(free_rows, tau * v, 0)
-        s = s - v[:, None] * (weighted @ (ratio[:, None] * s))[None, :]
-        # From the left: a heavy row without a part in this column has 0, and a large ratio.
-        targets = targets - v * jnp.sum(weighted * ratio * targets)
+        moved = jnp.where(free_rows, tau * v, 0)
+        s = s - moved[:, None] * ((v * ratio) @ (ratio[:, None] * s))[None, :]
+        # A heavy row without a part in this column has 0, and a ratio that may overflow.
+        part = free_rows & (v != 0)
+        twice = jnp.where(part, jnp.exp(2 * (half - half[p]) + large), 0)
+        targets = targets - moved * jnp.exp(-large) * jnp.sum(v * twice * targets)
         free_rows = free_rows.at[p].set(free_rows[p] & ~there)
         # What is reduced to zero is zero, not its rounding.
         s = s.at[:, q].set(jnp.where(free_rows, 0, s[:, q]))
@@ -148,4 +162,5 @@ def _reduced(
     s, targets, _, _, pivots, columns = jax.lax.fori_loop(0, k, eliminate, start)
     found = pivots >= 0
     r = jnp.where(found[:, None], s[pivots][:, columns], jnp.eye(k, dtype=s.dtype))
-    return r, half[pivots], jnp.where(found, targets[pivots], 0), columns
+    reduced = targets[pivots] * jnp.exp(large[pivots])
+    return r, half[pivots], jnp.where(found, reduced, 0), columns

@@ -86,5 +86,6 @@ def _solved_graded(
     rows: Float[Array, "M D"], log_weights: Float[Array, " M"], covector: Float[Array, " D"]
 ) -> tuple[Float[Array, " D"], Bool[Array, ""]]:
     """The same for weights of any spread, and whether the rows span all dimensions."""
-    triangle = graded_triangle(rows, log_weights, jnp.zeros_like(log_weights))
+    none = jnp.zeros_like(log_weights)
+    triangle = graded_triangle(rows, log_weights, none, none)
     return triangle.metric_solution(covector), triangle.rank == rows.shape[1]

@@ -71,12 +71,14 @@ def column_units(a: Float[Array, "N D"]) -> Float[Array, " D"]:
 def heavy_rows_span(a: Float[Array, "N D"], log_weights: Float[Array, " N"]) -> Bool[Array, ""]:
     """Whether rows of nearly the largest weight span all dimensions, so that no light row decides.
 
-    Then the rounding of the heaviest row stays far below the least pivot of a QR.
+    Then the rounding of the heaviest row stays far below the least pivot of a QR. Without any light
+    row it is enough that the columns are independent.
     """
     eps = float(jnp.finfo(a.dtype).eps)
     heavy = log_weights > jnp.max(log_weights) + math.log(eps) / 2
     pivots = _pivots(jnp.where(heavy[:, None], a, 0))
-    return pivots[-1] > eps**0.25 * pivots[0]
+    least = jnp.where(jnp.all(heavy), max(a.shape) * eps, eps**0.25)
+    return pivots[-1] > least * pivots[0]
 
 
 def _pivots(a: Float[Array, "N D"]) -> Float[Array, " D"]:
@@ -109,8 +111,7 @@ def _graded(
     signs: Float[Array, " N"],
 ) -> Float[Array, " D"]:
     """The minimiser for weights of any spread, from coordinates and their directions."""
-    targets = signs * jnp.exp(log_targets)
-    return graded_triangle(rows, log_weights, targets).solution() @ directions
+    return graded_triangle(rows, log_weights, log_targets, signs).solution() @ directions
 
 
 def _sorted_qr(
@@ -120,6 +121,11 @@ def _sorted_qr(
     signs: Float[Array, " N"],
 ) -> Float[Array, " D"]:
     """The minimiser by a sorted and pivoted QR, for independent columns."""
+    # Beside the heavy rows, which span all dimensions, only the product of such a weight and its
+    # target counts. The target alone would overflow.
+    least = jnp.max(log_weights) + 4 * math.log(float(jnp.finfo(a.dtype).eps))
+    raised = jnp.maximum(log_weights, least)
+    log_weights, log_targets = raised, log_targets + log_weights - raised
     order = jnp.argsort(-log_weights)
     half = (log_weights - jnp.max(log_weights))[order] / 2
     scaled = a[order] * jnp.exp(half)[:, None]
