@@ -138,3 +138,29 @@ def test_a_projection_is_never_refused_for_its_rounding():
     for outside in (jnp.diag(jnp.asarray([1.0, 0.0099])), jnp.full((2, 2), jnp.nan)):
         with pytest.raises(ValueError, match="Project it first"):
             cone.refuse(outside)
+
+
+GROSS = {
+    "many parameters": (pb.constraint.Clipping(-1.0, 1.0), lambda n: jnp.full(n, 2.0, jnp.float32)),
+    "beside large ones": (
+        pb.constraint.At(lambda p: p["s"], pb.constraint.Clipping(0.0, 1.0)),
+        lambda n: {"s": jnp.asarray(-0.01, jnp.float32), "w": jnp.full(n, 5.0, jnp.float32)},
+    ),
+    "infinite": (pb.constraint.Clipping(0.0, 1.0), lambda n: jnp.asarray([0.5, jnp.inf])),
+    "minus infinity": (pb.constraint.Clipping(0.0, 1.0), lambda n: jnp.asarray([0.5, -jnp.inf])),
+    "NaN": (pb.constraint.Clipping(0.0, 1.0), lambda n: jnp.asarray([0.5, jnp.nan])),
+}
+
+
+@pytest.mark.parametrize("name", GROSS)
+def test_what_is_no_rounding_is_refused_however_many_parameters_there_are(name):
+    kept, make = GROSS[name]
+    with pytest.raises(ValueError, match="violates the constraint"):
+        kept.refuse(make(10**6))
+
+
+def test_projections_of_many_parameters_are_not_refused():
+    for dtype in (jnp.float32, jnp.float64):
+        point = jnp.asarray(np.random.default_rng(0).normal(size=100_000), dtype)
+        pb.constraint.Simplex().refuse(pb.constraint.Simplex()(point))
+        pb.constraint.Clipping(-1.0, 1.0).refuse(jnp.clip(point, -1.0, 1.0))

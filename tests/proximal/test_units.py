@@ -60,6 +60,15 @@ def test_a_singular_newton_step_is_the_shortest():
     assert np.allclose(step.params, np.linalg.pinv(rows) @ [0.5, 0.5], rtol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_a_proximal_step_of_a_singular_model_is_the_shortest(scale):
+    """What no curvature decides stays, in the units of the parameters and not of the Hessian."""
+    rows = jnp.asarray([[1.0, 2.0, 0.0], [0.0, 10.0, scale]])
+    problem = pb.Composite(lambda p: rows @ p, lambda z: jnp.sum((z - 1) ** 2) / 2)
+    step = pb.proximal_step(problem, jnp.zeros(3), weight=1.0)
+    assert np.allclose(step.params, np.linalg.pinv(rows) @ [0.5, 0.5], rtol=1e-9)
+
+
 def test_a_start_at_the_minimum_is_a_minimum():
     start = jnp.asarray([0.3, 0.7])
     slope = jnp.asarray([1e-17, -3e-18])

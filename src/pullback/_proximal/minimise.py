@@ -3,11 +3,12 @@ with \(|H|\) and backtracking.
 
 The step is \(-|H|^+ g\), where \(|H|\) is the Hessian with the absolute values of its eigenvalues.
 It is a descent direction off critical points. Directions in which \(H\) is numerically zero do not
-move.
+move: of all solutions of the equation for the step, the shortest one is taken.
 The certificate is the gradient at the end and the least eigenvalue of the Hessian there.
 
 All of this is done in units of the variables in which the diagonal of the Hessian at the start is
-one: beside a variable in nanometres, one in metres would count as flat.
+one: beside a variable in nanometres, one in metres would count as flat. What is shortest is decided
+in the units of the caller.
 """
 
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def minimise(
     """
     unit = units(jnp.diagonal(jax.hessian(function)(start)))
     scale = jnp.linalg.norm(unit * covector)
-    found = _minimise(lambda y: function(unit * y), start / unit, scale, rtol, max_steps)
+    found = _minimise(lambda y: function(unit * y), start / unit, unit, scale, rtol, max_steps)
     relative = found.gradient / jnp.where(scale > 0, scale, 1.0)
     where = lambda m: (m.point, m.gradient)
     return eqx.tree_at(where, found, (unit * found.point, relative))
@@ -67,8 +68,22 @@ def units(diagonal: Flat) -> Flat:
     return jnp.where(usable, 1 / jnp.where(usable, power, 1.0), 1.0)
 
 
+def shortest(x: Flat, vectors: Array, kept: Array) -> Flat:
+    """Return x without its part in the span of the vectors, not orthogonal, that are not kept."""
+    order = jnp.argsort(kept)
+    span = jnp.linalg.qr(vectors[:, order])[0]
+    # The first k columns span what the first k vectors do.
+    parts = jnp.where(kept[order], 0.0, span.T @ x)
+    return x - span @ parts
+
+
 def _minimise(
-    function: Callable[[Flat], Scalar], start: Flat, scale: Scalar, rtol: float, max_steps: int
+    function: Callable[[Flat], Scalar],
+    start: Flat,
+    unit: Flat,
+    scale: Scalar,
+    rtol: float,
+    max_steps: int,
 ) -> Minimum:
     """Minimise in units that fit, until the norm of the gradient is at most `rtol · scale`."""
     slope = jax.grad(function)
@@ -85,6 +100,9 @@ def _minimise(
         kept = size > x.size * eps * largest
         inverse = jnp.where(kept, 1 / jnp.where(kept, size, 1.0), 0.0)
         step = -(vectors @ (inverse * (vectors.T @ g)))
+        short = shortest(unit * step, unit[:, None] * vectors, kept) / unit
+        # A function that is not quadratic may rise along a direction without curvature.
+        step = jnp.where(jnp.vdot(g, short) <= jnp.vdot(g, step) / 2, short, step)
         value = function(x)
         decrease = jnp.vdot(g, step)
         # Near the end differences of values are rounding, and not only of the value itself: a

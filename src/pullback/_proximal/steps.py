@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
+from jaxtyping import ArrayLike
 
 from .._base.checks import integer, positive
 from .._base.pairs import Pairs
@@ -28,7 +28,7 @@ from .._problem.validate import check_present, validate
 from .._rows.rows import rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
-from .minimise import Minimum, minimise, units
+from .minimise import Minimum, minimise, shortest, units
 from .point import Point, ProximalStep, raised
 
 Divergence = Callable[[Params, Params], Scalar]
@@ -235,7 +235,7 @@ def _damped_newton(
     least = values[0] / jnp.where(largest > 0, largest, 1.0)
     size = jnp.linalg.norm(g)
     residual = jnp.linalg.norm(matrix @ delta - g) / jnp.where(size > 0, size, 1.0)
-    flat = start - _shortest(unit * delta, unit[:, None] * vectors, kept)
+    flat = start - shortest(unit * delta, unit[:, None] * vectors, kept)
     # A negative eigenvalue that counts, however small beside the largest, leads uphill.
     result = successful_if(~jnp.any(kept & (values < 0)), RESULTS.indefinite)
     result = RESULTS.where(jnp.all(jnp.isfinite(flat)), result, RESULTS.nonfinite_field)
@@ -243,15 +243,6 @@ def _damped_newton(
     mixed = mixes_samples(point.objective, params, point.objective.outputs(params))
     result = RESULTS.where(mixed, RESULTS.coupled_samples, result)
     return point.step(flat, residual, least, 1, result)
-
-
-def _shortest(x: Flat, vectors: Array, kept: Array) -> Flat:
-    """Return x without its part in the span of the vectors, not orthogonal, that are not kept."""
-    order = jnp.argsort(kept)
-    span = jnp.linalg.qr(vectors[:, order])[0]
-    # The first k columns span what the first k vectors do.
-    parts = jnp.where(kept[order], 0.0, span.T @ x)
-    return x - span @ parts
 
 
 def output_step(
