@@ -255,3 +255,27 @@ def test_a_rate_that_is_not_finite_is_named():
     opt = pb.BlockDescent(PROBLEM, rate=lambda count: jnp.nan * count.astype(float))
     _, _, record = opt.step(PARAMS, opt.init(PARAMS), (X, Y))
     assert record.result == pb.RESULTS.nonfinite_vector and bool(record.failed)
+
+
+def test_the_norm_of_the_gradient_is_in_the_record():
+    opt = pb.BlockDescent(PROBLEM, damping=1e-2)
+    _, _, record = opt.step(PARAMS, opt.init(PARAMS), (X, Y))
+    loss = lambda p: jnp.mean(jnp.sum((model(p, X) - Y) ** 2, axis=1)) / 2
+    slope = np.linalg.norm(np.asarray(ravel_pytree(jax.grad(loss)(PARAMS))[0]))
+    np.testing.assert_allclose(record.gradient_norm, slope, rtol=1e-12)
+    fit = pb.fit(opt, PARAMS, (X, Y), 3, until=pb.until.GradientBelow(10 * float(slope)))
+    assert fit.steps == 1
+
+
+@pytest.mark.parametrize("make", [pb.BlockDescent, pb.NaturalGradientDescent])
+def test_a_step_that_overflows_in_half_precision_is_not_taken(make):
+    """70 000 is a number of float32, in which is computed, and none of float16."""
+    problem = pb.Composite(lambda p, x: x.astype(jnp.float32) @ p.astype(jnp.float32),
+                           lambda z, y: (z - y) ** 2 / 2)  # fmt: skip
+    params, x = jnp.full(2, 100.0, jnp.float16), jnp.eye(2, dtype=jnp.float32)
+    options = {"damping": 1e-6, "rate": 1.0} if make is pb.BlockDescent else {"step": 1.0}
+    opt = make(problem, **options)
+    moved, _, record = opt.step(params, opt.init(params), (x, jnp.full(2, 7e4, jnp.float32)))
+    assert not bool(record.accepted) and np.array_equal(moved, params)
+    moved, _, record = opt.step(params, opt.init(params), (x, jnp.full(2, 3e4, jnp.float32)))
+    assert bool(record.accepted) and np.allclose(moved, 3e4, rtol=1e-2)

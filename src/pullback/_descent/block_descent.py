@@ -28,7 +28,7 @@ from .._base.part import Part, join
 from .._base.results import RESULTS
 from .._base.show import settings, table
 from .._base.stateful import is_spoilt, renewed
-from .._base.tree import all_finite, cast_like, structure
+from .._base.tree import all_finite, cast_like, has_half, structure
 from .._base.types import Count, Flat, Params, Scalar
 from .._compat.xla import jit
 from .._natural.certificate import relative, tolerance
@@ -50,6 +50,7 @@ from ..solver._blocks import BlockNames, Blocks, partition
 from ..solver._primal import dense_metric
 from ..solver._strategy import Strategy
 from . import shown
+from .half import confined
 from .loss import HasLoss
 
 FIRST = 10
@@ -81,6 +82,8 @@ class BlockRecord(eqx.Module):
     """The number of this step, from 0."""
     loss: Scalar
     """Before the step."""
+    gradient_norm: Scalar
+    """The Euclidean norm of the gradient before the step."""
     norm: Scalar
     """The Euclidean norm of the change of the parameters."""
     metric_norm: Scalar
@@ -241,7 +244,7 @@ class BlockDescent(HasLoss):
         - `params`, `state`: the point, and the state before the step.
         - `batch`: `(inputs, targets)`, `(inputs,)`, or `None` for a model without data.
         """
-        given = params
+        given, short = params, params if has_half(params) else None
         params, data = validate(self.problem, params, batch)
         convert = lambda x: jnp.asarray(x) if isinstance(x, float) else x
         numbers = lambda o: (o.average, o.damping, o.rate, o.momentum, o.radius)
@@ -253,14 +256,22 @@ class BlockDescent(HasLoss):
         # without copying them.
         due = None if is_traced(state.count) else bool(_is_due(self, int(state.count)))
         with half_explained(given):
-            moved, new, record = _jitted(opt, params, state, data, due)
+            moved, new, record = _jitted(opt, params, state, data, due, short)
         return cast_like(moved, given), new, record
 
 
 def _step(
-    opt: BlockDescent, params: Params, state: BlockState, batch: AnyBatch, due: bool | None
+    opt: BlockDescent,
+    params: Params,
+    state: BlockState,
+    batch: AnyBatch,
+    due: bool | None,
+    short: Params | None,
 ) -> tuple[Params, BlockState, BlockRecord]:
-    """Step; `due` tells whether the metric is updated, `None` that the count decides."""
+    """Step; `due` tells whether the metric is updated, `None` that the count decides.
+
+    `short` has the dtypes of leaves that were given in half precision.
+    """
     like, dtype = structure(params), state.velocity.dtype
     strategy = Strategy(Tikhonov(1.0), memory=opt.memory)
     evaluation = evaluate(opt.problem, params, batch, strategy, penalty=opt.penalty)
@@ -289,6 +300,8 @@ def _step(
         longest = jnp.asarray(opt.radius, dtype)
         rate = rate * jnp.minimum(1.0, longest / jnp.where(length > 0, rate * length, longest))
     moving = like.unravel(like.ravel(params) - rate * velocity)
+    nearest = confined(None, short)
+    moving = moving if nearest is None else nearest(moving)
     there = renewed(eqx.combine(moving, params), evaluation.linear.state)
     overflow = (result == RESULTS.successful) & ~all_finite(moving)
     result = RESULTS.where(overflow, RESULTS.nonfinite_vector, result)
@@ -305,6 +318,7 @@ def _step(
     record = BlockRecord(
         step=state.count,
         loss=evaluation.value.astype(dtype),
+        gradient_norm=jnp.linalg.norm(g),
         norm=jnp.linalg.norm(like.ravel(moved) - like.ravel(params)).astype(dtype),
         metric_norm=jnp.where(accepted, rate * length, zero),
         rate=jnp.where(accepted, rate, zero),
