@@ -201,3 +201,18 @@ def test_samples_of_weight_zero_alone_identify_nothing():
     metric = pb.pullback(problem, PARAMS, (X,))
     with pytest.warns(UserWarning, match="not identifiable"):
         assert np.all(np.isinf(np.diag(metric.covariance())))
+
+
+def test_what_is_not_finite_is_named_and_not_called_unidentifiable():
+    problem = pb.Composite(linear, metric=pb.metric.Euclidean())
+    x = jnp.asarray(X)
+    with pytest.raises(RuntimeError, match=r"batch.inputs \(first at index \(2, 1\)"):
+        pb.pullback(problem, PARAMS, (x.at[2, 1].set(jnp.nan),))
+    bad = PARAMS | {"intercept": jnp.asarray(jnp.inf)}
+    with pytest.raises(RuntimeError, match=r"params\['intercept'\]"):
+        pb.pullback(problem, bad, (x,))
+    root = pb.Composite(lambda p, x: jnp.sqrt(x @ p), metric=pb.metric.Euclidean())
+    steep = lambda p: pb.pullback(root, p, (jnp.eye(2),))
+    with pytest.raises(ValueError, match=r"NaN or an infinity in .* the Jacobian"):
+        steep(jnp.zeros(2)).standard_errors()
+    assert np.isnan(jax.jit(lambda p: steep(p).standard_errors())(jnp.zeros(2))).all()

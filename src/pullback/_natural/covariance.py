@@ -71,7 +71,7 @@ def observations_per_weight(rows: AbstractRows, observations: float | Scalar | N
 def covariance_of(
     a: Float[Array, "m P"], h: Float[Array, "k P"], rtol: float | None
 ) -> tuple[Float[Array, "k k"], Bool[Array, " k"]]:
-    """Return H (AᵀA)⁺ Hᵀ, and which rows of H are estimable."""
+    """Return H (AᵀA)⁺ Hᵀ, and which rows of H are estimable; NaN if A has one."""
     lengths = jnp.linalg.norm(a, axis=0)
     lengths = jnp.where(lengths > 0, lengths, 1.0)
     scaled, h = a / lengths[None, :], h / lengths[None, :]
@@ -85,7 +85,8 @@ def covariance_of(
     outside = jnp.linalg.norm(h - inside @ vt, axis=1)
     # Both sides are zero for a function that is constant: its variance is zero.
     estimable = outside <= jnp.sqrt(eps) * size
-    return jnp.where(jnp.isfinite(size)[:, None], w @ w.T, jnp.nan), estimable
+    known = jnp.isfinite(size)[:, None] & jnp.all(jnp.isfinite(a))
+    return jnp.where(known, w @ w.T, jnp.nan), estimable
 
 
 def unidentifiable(

@@ -89,9 +89,9 @@ def _place(
 def _on_this_process(tree: Any) -> Any:
     """Return a tree with all samples on this process; `None` if these are too large, or keys."""
     here = lambda x: not isinstance(x, jax.Array) or x.is_fully_addressable
-    spread = [x for x in jax.tree.leaves(tree) if not here(x) and not x.is_fully_replicated]
-    keys = any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in spread)
-    if keys or sum(x.nbytes for x in spread) > GATHERED:
+    away = [x for x in jax.tree.leaves(tree) if not here(x)]
+    keys = any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in away)
+    if keys or sum(x.nbytes for x in away if not x.is_fully_replicated) > GATHERED:
         return None
     bring = lambda x: x if here(x) else jnp.asarray(np.asarray(whole(x)))
     return jax.tree.map(bring, tree)

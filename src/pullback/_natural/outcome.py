@@ -156,11 +156,18 @@ def unusable(
     objective: AbstractObjective, params: Params, outputs: Outputs
 ) -> list[tuple[Array, Any]]:
     """Return the verdicts on a problem at a point, of which nothing is solved for yet."""
+    targets = (~admitted_all(objective, outputs), RESULTS.bad_targets)
+    return [*nonfinite(objective, params, outputs), targets]
+
+
+def nonfinite(
+    objective: AbstractObjective, params: Params, outputs: Outputs
+) -> list[tuple[Array, Any]]:
+    """Return the verdicts on the numbers of a point."""
     return [
         (~all_finite(params), RESULTS.nonfinite_params),
         (~present_finite(objective, objective.batch.parts), RESULTS.nonfinite_batch),
         (~present_finite(objective, objective.parts(outputs)), RESULTS.nonfinite_outputs),
-        (~admitted_all(objective, outputs), RESULTS.bad_targets),
     ]
 
 

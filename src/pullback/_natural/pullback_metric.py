@@ -46,7 +46,7 @@ from .certificate import tolerance
 from .covariance import covariance_of, function_at, observations_per_weight, unidentifiable, warning
 from .factorised import Factorised, factorise
 from .failure import raise_failure
-from .outcome import is_metric, mixes_samples, not_holomorphic
+from .outcome import first, is_metric, mixes_samples, nonfinite, not_holomorphic
 
 
 class PullbackMetric(eqx.Module):
@@ -291,7 +291,13 @@ class PullbackMetric(eqx.Module):
         if rtol is not None:
             checks.positive("covariance", "rtol", rtol, zero=True)
         shape, h = function_at(self.whitened, of)
-        found, estimable = covariance_of(self.jacobian(), h.astype(self.whitened.dtype), rtol)
+        a = self.jacobian()
+        if not is_traced(a) and not bool(all_finite(a)):
+            raise ValueError(
+                "covariance: there is a NaN or an infinity in the parameters, the batch, the "
+                "outputs or the Jacobian. natural_gradient(problem, params, batch) says where."
+            )
+        found, estimable = covariance_of(a, h.astype(self.whitened.dtype), rtol)
         scale = dispersion / observations_per_weight(self.whitened, observations)
         found = unidentifiable(found * scale, estimable)
         if not is_traced(estimable) and not bool(jnp.all(estimable)):
@@ -340,10 +346,10 @@ def pullback(
     strategy.need_whole("pullback.pullback(...)")
     check_inputs(data)
     rows = rows_at(problem.at(data), params, memory)
-    finite = is_metric(rows) | ~all_finite(rows.outputs)
-    if not is_traced(finite) and not bool(finite):
-        code: Any = RESULTS.bad_metric
-        raise_failure(code, problem, params, data)
+    if not is_traced((params, data, rows.outputs)):
+        verdicts = nonfinite(rows.objective, rows.params, rows.outputs)
+        verdicts.append((~is_metric(rows), RESULTS.bad_metric))
+        raise_failure(first(verdicts, None), problem, params, data)
     if not is_traced(rows.outputs) and bool(not_holomorphic(rows)):
         raise ValueError(RESULTS[RESULTS.not_holomorphic])
     if not is_traced((params, data, rows.outputs)) and bool(_mixes(problem, params, data)):
