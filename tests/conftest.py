@@ -1,5 +1,6 @@
 """Every test runs in float64, with strict promotion of dtypes and ranks, from fixed seeds."""
 
+import datetime
 import itertools
 import os
 from importlib.metadata import version
@@ -159,8 +160,9 @@ SELDOM = (
 )
 
 
-def pytest_report_header():
-    return f"sample of the registries: SEED={seed()}"
+def pytest_terminal_summary(terminalreporter):
+    day = os.environ.get("SEED") or f"{datetime.date.today():%Y%m%d}"
+    terminalreporter.line(f"Samples of the registries: SEED={seed()}. Fuzzed: SEED={day}.")
 
 
 @pytest.hookimpl(tryfirst=True)

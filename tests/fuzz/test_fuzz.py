@@ -12,7 +12,7 @@ from tests.fuzz.known import KNOWN
 from tests.fuzz.problem import dump, load
 
 SEED = int(os.environ.get("SEED") or datetime.date.today().strftime("%Y%m%d"))
-STRUCTURES = 6
+STRUCTURES = 10
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 

@@ -219,3 +219,17 @@ def test_a_bound_of_a_momentum_is_one_number():
 
     with pytest.raises(ValueError, match=r"Each\.limit\(memory, direction\) must return one"):
         step(None, None, momentum=Each())
+
+
+def test_a_state_may_be_a_number():
+    class Counting(pb.step.AbstractStep):
+        def init(self, dtype):
+            return 0
+
+        def step(self, sub, state):
+            return pb.step.move(sub, sub.curve(sub.direction()), 0.5), 0
+
+    problem = pb.Composite(lambda p: p, lambda z: jnp.sum((z - 1) ** 2) / 2)
+    opt = pb.NaturalGradientDescent(problem, step=Counting())
+    moved, state, _ = opt.step(jnp.zeros(2), opt.init(jnp.zeros(2)), None)
+    assert jnp.allclose(moved, 0.5) and int(state.rule) == 0

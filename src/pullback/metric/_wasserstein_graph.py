@@ -184,7 +184,9 @@ def _inverse(incidence: Float[Array, "*batch n E"]) -> Float[Array, "*batch E n"
     """
     inverse = jnp.linalg.pinv(finite_or_nan(incidence))
     edges = jnp.sign(incidence)
-    off = jnp.max(jnp.abs(incidence @ (inverse @ edges) - edges), axis=(-2, -1), keepdims=True)
+    # n × n first: a graph has many more edges than vertices.
+    kept = (incidence @ inverse) @ edges
+    off = jnp.max(jnp.abs(kept - edges), axis=(-2, -1), keepdims=True)
     return jnp.where(off < 1 / incidence.shape[-2], inverse, jnp.nan)
 
 

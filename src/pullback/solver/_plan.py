@@ -1,6 +1,7 @@
 """The cost estimate before anything is compiled: each route, which one runs, and why."""
 
 import math
+import numbers
 from typing import Any
 
 import equinox as eqx
@@ -138,10 +139,10 @@ class Plan(eqx.Module):
         """Return what each of several devices has, in one line."""
         (m, size), n = self.shape, self.devices
         has = f"has {m // n} rows"
-        numbers = "and vectors of both; the numbers below are those of one device"
+        rest = "and vectors of both; the numbers below are those of one device"
         if self.sharded:
-            return f"each device of {n} shares of the samples {has}, its parameters, {numbers}"
-        return f"each of {n} devices {has}, all {size} parameters, {numbers}"
+            return f"each device of {n} shares of the samples {has}, its parameters, {rest}"
+        return f"each of {n} devices {has}, all {size} parameters, {rest}"
 
     def _offer(self) -> str:
         others = [route.solver for route in self.routes if route.fits]
@@ -175,8 +176,10 @@ def plan(
     - `memory`: the bytes that may be taken above the model and one gradient; defaults to what
         `Auto` allows.
     """
-    if memory is not None and not (isinstance(memory, int | float) and memory >= 1):
+    number = isinstance(memory, numbers.Real) and not isinstance(memory, bool)
+    if memory is not None and not (number and memory >= 1):
         raise ValueError(f"memory={memory!r} must be a number of bytes, e.g. memory=4 * 2**30.")
+    memory = None if memory is None else int(memory)
     if solver is None or isinstance(solver, Auto):
         auto = Auto() if solver is None else solver
         solver = auto if memory is None else Auto(memory)

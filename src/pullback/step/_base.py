@@ -195,8 +195,13 @@ def gain(sub: Subproblem, d: Flat, value: Scalar) -> Scalar:
 
 def first_state(rule: AbstractStep, dtype: Any) -> Any:
     """Return the state of a rule before the first step, its numbers as arrays."""
+    return _as_arrays(rule.init(dtype))
+
+
+def _as_arrays(state: Any) -> Any:
+    """Return a state with its numbers as arrays."""
     convert = lambda x: jnp.asarray(np.asarray(x)) if isinstance(x, bool | int | float) else x
-    return jax.tree.map(convert, rule.init(dtype))
+    return jax.tree.map(convert, state)
 
 
 def proceed(rule: AbstractStep, sub: Subproblem, state: Any) -> tuple[Move, Any]:
@@ -218,12 +223,13 @@ def proceed(rule: AbstractStep, sub: Subproblem, state: Any) -> tuple[Move, Any]
                 f"{owner}.step: `{name}` of the Move must be of shape {wanted}, got {found}. A "
                 "rate and a value are one number each."
             )
-    if (was := _described(state)) != (found := _described(made[1])):
+    new = _as_arrays(made[1])
+    if (was := _described(state)) != (found := _described(new)):
         raise ValueError(
             f"{owner}.step must return a state like that of {owner}.init(dtype), {was}, got "
             f"{found}."
         )
-    return jax.tree.map(jnp.asarray, made[0]), made[1]
+    return jax.tree.map(jnp.asarray, made[0]), new
 
 
 def _described(state: Any) -> str:
