@@ -240,3 +240,31 @@ def test_saturation_of_a_loss_given_as_a_function_within_range():
         relative(logistic_step(x, y, offset, BY_FUNCTION).vector, exact_logistic(x, offset, y))
         < TOLERANCE
     )
+
+
+def cross_entropy(z, y):
+    return jax.nn.logsumexp(z) - z[y]
+
+
+VANISHING = {
+    "LossHessian": (pb.metric.LossHessian(cross_entropy), jax.vmap(cross_entropy)),
+    "Bregman": (pb.metric.Bregman(jax.nn.logsumexp), jax.vmap(cross_entropy)),
+    "ExponentialFamily": (pb.metric.ExponentialFamily(jax.nn.logsumexp), None),
+}
+
+
+@pytest.mark.parametrize("name", VANISHING)
+def test_a_metric_that_rounds_to_zero_fails_undamped_and_keeps_the_gradient_damped(name):
+    """Every sample is wrong at a logit of 800: p(1 - p) underflows, the gradient is one."""
+    metric, loss = VANISHING[name]
+    labels = jnp.asarray([1, 2])
+    y = labels if loss else jax.nn.one_hot(labels, 3, dtype=float)
+    problem = pb.Composite(lambda p, x: x @ p, loss, metric)
+    params, batch = jnp.zeros((2, 3)).at[:, 0].set(800.0), (jnp.eye(2), y)
+    undamped = pb.natural_gradient(problem, params, batch, throw=False)
+    assert undamped.result == pb.RESULTS.vanished
+    with pytest.raises(RuntimeError, match="zero in floating point"):
+        pb.natural_gradient(problem, params, batch)
+    damped = pb.natural_gradient(problem, params, batch, inverse=pb.Tikhonov(1e-3))
+    truth = np.asarray([[500.0, -500.0, 0.0], [500.0, 0.0, -500.0]])
+    np.testing.assert_allclose(damped.vector, truth, rtol=1e-12)

@@ -108,8 +108,11 @@ def follow(
     ]
     ts = np.union1d(times, between)
     options = {"rtol": 1e-9, "atol": 1e-11, **options}
-    saved = pb.flow(problem, params, batch(x, y), t1=times[-1], ts=ts, kind=kind, **options).saved
-    moving = eqx.filter(saved, eqx.is_inexact_array)
+    sol = pb.flow(problem, params, batch(x, y), t1=times[-1], ts=ts, kind=kind, **options)
+    if not bool(sol.result == pb.RESULTS.successful):
+        # What is saved for later times would be the end, over and over.
+        raise RuntimeError(f"the flow stopped at t = {float(sol.t):.6g}: {sol.message}")
+    moving = eqx.filter(sol.saved, eqx.is_inexact_array)
     return jax.tree.map(lambda a: a[np.searchsorted(ts, times)], moving)
 
 
