@@ -97,6 +97,13 @@ def test_other_problems(case):
         assert "Composite(over=('dat',)): the mesh has ('data',)" in no_axis
 
 
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_everything_works_under_a_mesh_that_is_set(kind):
+    line = start([f"under-{kind}"])[f"under-{kind}"]
+    assert "error" not in line, line["error"]
+    assert {name: x for name, x in line["gaps"].items() if not x < 1e-8} == {}
+
+
 def test_bad_input_is_named():
     nan, params = start(["bad_input"])["bad_input"]["words"]
     assert "batch.inputs (first at index (5, 1))" in nan

@@ -334,6 +334,35 @@ def training(kind):
     }
 
 
+def under(kind):
+    """Everything, called under `jax.set_mesh`, with a batch that is spread and one that is not."""
+    function, params, batch = regression()
+    problem = pb.Composite(function, square)
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt())
+    covector = pb.differential(problem, params, batch).tree
+
+    def everything(b):
+        fit = pb.fit(opt, params, b, 3, progress=False, validate=b)
+        sampled = pb.fit(opt, fit.params, lambda key: b, 2, progress=False, state=fit.state)
+        return {
+            "natural_gradient": pb.natural_gradient(problem, params, b).vector,
+            "step": opt.step(params, opt.init(params), b)[0],
+            "fit": fit.params,
+            "validate": fit.history["validation"][-1:],
+            "continued": sampled.params,
+            "sharp": pb.pullback(problem, params, b).sharp(covector),
+            "examine": [float(pb.examine(problem, params, b).rank)],
+            "ntk": pb.ntk(problem, params, b).matrix(),
+            "flow": pb.flow(problem, params, b, t1=0.1, kind=pb.EuclideanFlow()).params,
+        }
+
+    one = everything(batch)
+    with jax.set_mesh(mesh_of(kind, 4)):
+        found = {"spread": everything(put(batch, kind)), "whole": everything(batch)}
+    return {"gaps": {f"{there} {name}": gap(x, one[name])
+                     for there, many in found.items() for name, x in many.items()}}  # fmt: skip
+
+
 CHECKS = {f.__name__: f for f in (joint_loss, terms, coupled, derivative, own_map, bad_input)}
 
 
@@ -341,7 +370,7 @@ def checked(name):
     name, *more = name.split("-")
     if name in CHECKS:
         return CHECKS[name]()
-    return {"rule": rule, "training": training}[name](*more)
+    return {"rule": rule, "training": training, "under": under}[name](*more)
 
 
 if __name__ == "__main__":

@@ -121,8 +121,11 @@ def copied(tree: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
         if isinstance(x, jax.core.Tracer) or isinstance(mesh, AbstractMesh):
             whole = NamedSharding(mesh, PartitionSpec())
             return jax.sharding.reshard(x, whole) if axes_of(x) else x
-        return jax.device_put(x, NamedSharding(automatic(mesh), PartitionSpec()))
+        return jax.device_put(x, NamedSharding(around, PartitionSpec()))
 
+    # Under `jax.set_mesh` of `Explicit` axes the mesh is part of the type of everything.
+    explicit = AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types
+    around = mesh if explicit or isinstance(mesh, AbstractMesh) else automatic(mesh)
     return jax.tree.map(copy, tree)
 
 

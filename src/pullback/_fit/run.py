@@ -164,28 +164,30 @@ class Run:
         """Return where some steps lead, their records, and whether the last one failed."""
         now, parts, failed, unanswered = self.now, [], False, False
         arrays, static = eqx.partition((now.params, now.state, now.sampler), eqx.is_array)
-        arrays, data = self.devices.enter((arrays, data))
         # Numbers of the optimiser as data: another rate compiles nothing.
         opt: Optimiser = getattr(self.opt, "as_data", lambda: self.opt)()
+        arrays, data, key, opt = self.devices.enter((arrays, data, now.key, opt))
         opt = self.devices.informed(opt)
         attempt, made = attempt_of(opt), 0
         while made < count and not (failed and self.throw):
             # After an attempt without an answer comes one step that has one, then attempts again,
             # so that what a step computes does not depend on where the run was resumed.
             step = opt.step if attempt is None or unanswered else attempt
-            task = Task(
-                step=step,
-                attempts=step is attempt,
-                owner=self.owner,
-                draw=source.draw,
-                data=data,
-                key=now.key,
-                start=jnp.asarray(now.step),
-                first=jnp.asarray(made),
-                count=jnp.asarray(made + 1 if unanswered else count),
-                static=static,
-                stop_on_failure=self.throw,
-            )
+            # A mesh that the caller has set would be part of the type of these numbers.
+            with self.devices.around():
+                task = Task(
+                    step=step,
+                    attempts=step is attempt,
+                    owner=self.owner,
+                    draw=source.draw,
+                    data=data,
+                    key=key,
+                    start=jnp.asarray(now.step),
+                    first=jnp.asarray(made),
+                    count=jnp.asarray(made + 1 if unanswered else count),
+                    static=static,
+                    stop_on_failure=self.throw,
+                )
             chunk = self.run(task, arrays)
             arrays = (chunk.params, chunk.state, chunk.sampler)
             rows = range(made, int(chunk.made))
