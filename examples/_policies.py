@@ -8,16 +8,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _environments import acrobot, cartpole, pendulum
+from _environments import Environment, acrobot, cartpole, pendulum
 from jax.flatten_util import ravel_pytree
 
 import pullback as pb
 
-# environments, steps of each per iteration, discount, trace, KL, steps in all
+
+class Setting(NamedTuple):
+    """How a task is learned."""
+
+    task: Environment
+    environments: int
+    steps: int
+    """Of each environment in an iteration."""
+    discount: float
+    divergence: float
+    """The KL divergence of the first step."""
+    total: int
+    falls: bool = False
+    """Whether the divergence falls linearly, to zero at the end."""
+    damping: float = 0.3
+    """That of the fit of the values."""
+    log_scale: float = 0.0
+    """Of real actions, at the start."""
+    trace: float = 0.95
+
+
 SETTINGS = {
-    "CartPole": (cartpole, 8, 125, 0.99, 0.95, 0.02, 60_000),
-    "Acrobot": (acrobot, 16, 125, 0.99, 0.95, 0.01, 100_000),
-    "Pendulum": (pendulum, 10, 200, 0.9, 0.95, 0.02, 100_000),
+    "CartPole": Setting(cartpole, 8, 125, 0.99, 0.02, 60_000),
+    "Acrobot": Setting(acrobot, 16, 64, 0.99, 0.03, 100_000, falls=True, damping=0.1),
+    "Pendulum": Setting(
+        pendulum, 5, 200, 0.95, 0.02, 100_000, falls=True, damping=0.1, log_scale=-0.5
+    ),
 }
 # With these dampings a few products of A take less time than a factorisation of G.
 SOLVER = pb.solver.Krylov()
@@ -62,13 +84,13 @@ def value(params, x):
     return mlp(params, x)[..., 0]
 
 
-def policy_of(task, key):
+def policy_of(task, key, log_scale=0.0):
     """The model, its metric, and parameters to start from."""
     size = task.observe(task.reset(key)).size
     widths = (size, 32, 32, task.actions or 1)
     params = {"net": network(key, widths, 0.01)}
     if task.actions is None:
-        start = params | {"log_scale": jnp.asarray(0.0)}
+        start = params | {"log_scale": jnp.asarray(log_scale)}
         return gaussian, pb.metric.GaussianMeanScale(), start
     return logits, pb.metric.Categorical(), params
 
@@ -141,19 +163,18 @@ def returns(task, model, params, key, episodes=50):
     return jnp.mean(jax.lax.scan(one, start, None, length=task.limit)[0][2])
 
 
-def natural_step(model, metric, bound):
+def natural_step(model, metric):
     """The step that spends the divergence asked for."""
-    rule = pb.step.TrustRegion(divergence=bound, extend=True, adapt=False)
-    opt = pb.NaturalGradientDescent(
-        pb.Composite(model, surrogate, metric), step=rule, inverse=pb.Tikhonov(0.1), solver=SOLVER
-    )
+    problem = pb.Composite(model, surrogate, metric)
 
-    def step(params, state, data, key):
+    def step(params, state, data, key, bound):
         batch = data.seen, (data.action, data.advantage, data.log_p)
-        params, state, record = opt.step(params, state, batch)
+        rule = pb.step.TrustRegion(divergence=bound, extend=True, adapt=False)
+        opt = pb.NaturalGradientDescent(problem, step=rule, inverse=pb.Tikhonov(0.1), solver=SOLVER)
+        params, _, record = opt.step(params, opt.init(params), batch)
         return params, state, jnp.where(record.accepted, record.divergence, 0.0)
 
-    return opt.init, step
+    return lambda params: 0, step
 
 
 def divergence(metric, model, params, old, seen):
@@ -161,10 +182,10 @@ def divergence(metric, model, params, old, seen):
     return jnp.mean(jax.vmap(metric.divergence)(model(params, seen), model(old, seen)))
 
 
-def conjugate_step(model, metric, bound):
+def conjugate_step(model, metric):
     """TRPO as published: ten conjugate gradients on Fisher products, then backtracking."""
 
-    def step(params, state, data, key):
+    def step(params, state, data, key, bound):
         flat, tree = ravel_pytree(params)
         batch = data.action, data.advantage, data.log_p
         loss = lambda x: jnp.mean(surrogate(model(tree(x), data.seen), batch))
@@ -188,7 +209,7 @@ def conjugate_step(model, metric, bound):
     return lambda params: 0, step
 
 
-def clipped_step(model, metric, bound):
+def clipped_step(model, metric):
     """PPO: Adam on the clipped surrogate, ten passes in batches of 64."""
     adam = optax.adam(3e-4)
 
@@ -198,7 +219,7 @@ def clipped_step(model, metric, bound):
         least = jnp.minimum(ratio * data.advantage, jnp.clip(ratio, 0.8, 1.2) * data.advantage)
         return -jnp.mean(least)
 
-    def step(params, state, data, key):
+    def step(params, state, data, key, bound):
         old, size = params, len(data.seen)
         orders = [jax.random.permutation(k, size) for k in jax.random.split(key, 10)]
         index = jnp.concatenate([order[: size - size % 64].reshape(-1, 64) for order in orders])
@@ -238,25 +259,28 @@ METHODS = {
 @functools.cache
 def runner(name, method):
     """A start for each seed, and an iteration; compiled once for all seeds."""
-    task, count, steps, discount, trace, bound, _ = SETTINGS[name]
+    chosen = SETTINGS[name]
+    task, count, steps = chosen.task, chosen.environments, chosen.steps
     model, metric, _ = policy_of(task, jax.random.key(0))
-    init, improve = METHODS[method](model, metric, bound)
-    value_init, fit_value = value_step()
+    init, improve = METHODS[method](model, metric)
+    value_init, fit_value = value_step(damping=chosen.damping)
 
     @jax.jit
     def start(key):
-        params = policy_of(task, key)[2]
+        params = policy_of(task, key, chosen.log_scale)[2]
         size = task.observe(task.reset(key)).size
         values = network(jax.random.fold_in(key, 1), (size, 32, 32, 1))
         worlds = jax.vmap(task.reset)(jax.random.split(key, count)), jnp.zeros(count, int)
         return params, init(params), values, value_init(values), worlds
 
     @jax.jit
-    def iteration(carry, key):
+    def iteration(carry, key, bound):
         params, state, values, value_state, worlds = carry
         one, two, three = jax.random.split(key, 3)
-        data, worlds = rollout(task, model, params, values, worlds, one, steps, discount, trace)
-        params, state, spent = improve(params, state, data, two)
+        data, worlds = rollout(
+            task, model, params, values, worlds, one, steps, chosen.discount, chosen.trace
+        )
+        params, state, spent = improve(params, state, data, two, bound)
         values, value_state = fit_value(values, value_state, data)
         score = returns(task, model, params, three)
         return (params, state, values, value_state, worlds), (score, spent)
@@ -265,11 +289,12 @@ def runner(name, method):
 
 
 def train(name, method, seed, total=None):
-    """Environment steps, returns, and divergences spent."""
+    """Environment steps, returns, and divergences spent and asked for."""
     start, iteration, size = runner(name, method)
-    key, rows = jax.random.key(seed), []
-    carry = start(key)
-    for k in range((total or SETTINGS[name][-1]) // size):
-        carry, row = iteration(carry, jax.random.fold_in(key, 1000 + k))
-        rows.append((size * (k + 1), *map(float, row)))
+    key, rows, chosen = jax.random.key(seed), [], SETTINGS[name]
+    carry, count = start(key), (total or chosen.total) // size
+    for k in range(count):
+        bound = chosen.divergence * (1 - k / count if chosen.falls else 1.0)
+        carry, row = iteration(carry, jax.random.fold_in(key, 1000 + k), jnp.asarray(bound))
+        rows.append((size * (k + 1), *map(float, row), bound))
     return np.array(rows).T

@@ -24,7 +24,7 @@ COLOURS = ("#2f6db3", "#c2553a", "#5a8f4d")
 
 def report(name, method, runs):
     """Print what the seeds reached. Returns are means of five evaluations one after the other."""
-    spent, wanted = runs[:, 2] / SETTINGS[name][5], WANTED[name]
+    spent, wanted = runs[:, 2] / runs[:, 3], WANTED[name]
     means = np.lib.stride_tricks.sliding_window_view(runs[:, 1], 5, axis=1).mean(axis=-1)
     last, steps = means[:, -1], runs[0, 0, 4:]
     first = [int(steps[row.argmax()]) for row in means >= wanted if row.any()]
@@ -54,14 +54,14 @@ def main() -> None:
     figure, axes = plt.subplots(2, len(tasks), squeeze=False, layout="constrained",
                                 figsize=(4 * len(tasks) + 1, 6))  # fmt: skip
     for name, column in zip(tasks, axes.T, strict=True):
-        bound = SETTINGS[name][5]
+        bound = SETTINGS[name].divergence
         for method, colour in zip(methods, COLOURS, strict=False):
             runs = np.array([kept(name, method, seed, total) for seed in range(seeds)])
             report(name, method, runs)
             draw(column, runs, method, colour)
         column[0].axhline(WANTED[name], c="#888888", ls=":")
         column[0].set(title=name, ylabel="return")
-        column[1].axhline(bound, c="#888888", ls=":")
+        column[1].plot(runs[0, 0], runs[0, 3], c="#888888", ls=":")
         column[1].set(xlabel="environment steps", ylabel="KL spent", ylim=(0, 2 * bound))
     axes[0, 0].legend(frameon=False)
     figure.savefig(picture_path("trpo.png"), dpi=150)
