@@ -19,8 +19,8 @@ from ._base.stateful import Stateful as Stateful
 from ._base.tangent import CotangentVector as CotangentVector
 from ._base.tangent import TangentVector as TangentVector
 from ._descent.block_descent import BlockDescent as BlockDescent
-from ._descent.block_descent import BlockRecord as BlockRecord
-from ._descent.block_descent import BlockState as BlockState
+from ._descent.block_record import BlockRecord as BlockRecord
+from ._descent.block_record import BlockState as BlockState
 from ._descent.constrained import ConstrainedStep as ConstrainedStep
 from ._descent.constrained import constrained_step as constrained_step
 from ._descent.descent import NaturalGradientDescent as NaturalGradientDescent
@@ -30,11 +30,11 @@ from ._descent.optax_face import as_optax as as_optax
 from ._descent.record import DescentState as DescentState
 from ._descent.record import Record as Record
 from ._fit.batches import Sampler as Sampler
-from ._fit.batches import minibatches as minibatches
 from ._fit.checkpoint import Checkpoints as Checkpoints
 from ._fit.epochs import Epochs as Epochs
 from ._fit.fit import fit as fit
 from ._fit.history import History as History
+from ._fit.minibatches import minibatches as minibatches
 from ._fit.optimiser import Optimiser as Optimiser
 from ._fit.outcome import Fit as Fit
 from ._fit.outcome import FitError as FitError

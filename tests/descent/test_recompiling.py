@@ -237,6 +237,29 @@ def redefined(value):
     helper = (lambda x: value * x) if value != 1.0 else (lambda x: x)
 
 
+def with_a_default(delta=1.0):
+    def loss_of(z, y, scale=delta):
+        return scale * loss(z, y)
+
+    return loss_of
+
+
+outer_loss = with_a_default()
+
+
+def through_a_default(z, y):
+    return outer_loss(z, y)
+
+
+def redefined_with_another_default(value):
+    global outer_loss
+    outer_loss = with_a_default(value)
+
+
+def plus(f, g):
+    return lambda z, y: f(z, y) + g(z, y)
+
+
 def method_of(function):
     class Holder:
         def loss(self, z, y):
@@ -251,6 +274,11 @@ CHANGES = {
     "through a helper": lambda: (scaled_by_a_helper, set_globally),
     "a helper": lambda: (scaled_by_a_helper, redefined),
     "closure": closed_over,
+    "a default": lambda: (through_a_default, redefined_with_another_default),
+    "functions of one code": lambda: (
+        plus(plus(scaled, lambda z, y: 0.0 * z), lambda z, y: 0.0 * z),
+        set_globally,
+    ),
     "partial": lambda: (functools.partial(scaled), set_globally),
     "method": lambda: (method_of(scaled), set_globally),
     "vmap": lambda: (jax.vmap(scaled), set_globally),
@@ -260,8 +288,8 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_compiled_function_sees_what_was_set_since(name, monkeypatch, compilations):
     """The same problem, after a cell that sets what its loss reads was run again."""
-    monkeypatch.setitem(globals(), "helper", helper)
-    monkeypatch.setitem(globals(), "SCALE", SCALE)
+    for variable in ("helper", "SCALE", "outer_loss"):
+        monkeypatch.setitem(globals(), variable, globals()[variable])
     outer, change = CHANGES[name]()
     problem = pb.Composite(model, outer)
     opt = pb.NaturalGradientDescent(problem, step=0.5)
@@ -287,6 +315,60 @@ def test_what_a_function_counts_itself_compiles_nothing(compilations):
         return loss(z, y)
 
     problem = pb.Composite(model, counted)
+    one = natural(problem)
+    compilations.clear()
+    assert jnp.allclose(natural(problem), one) and compilations == []
+
+
+ISING = pb.vmc.ising(pb.vmc.Lattice((3,)), field=1.0)
+
+
+def test_a_flow_and_a_sampler_see_what_was_set_since(monkeypatch):
+    """Also where compiled functions call others: the field of a flow, the chains of a sampler."""
+    monkeypatch.setitem(globals(), "SCALE", SCALE)
+    problem = pb.Composite(model, scaled)
+    ends = lambda: pb.flow(problem, PARAMS, (X, Y), t1=0.1, kind=pb.EuclideanFlow()).params - PARAMS
+    wave = lambda p, s: SCALE * (s @ p)
+    energy = pb.vmc.problem(wave, ISING)
+    sampler = pb.vmc.Metropolis(energy, 4, 2)
+
+    def drawn():
+        weights = jnp.asarray([0.3, -0.2, 0.5])
+        state = sampler.init(jax.random.key(0), weights)
+        return sampler.draw(jax.random.key(1), weights, state)[1]
+
+    before = ends(), drawn()
+    set_globally(3.0)
+    after = ends(), drawn()
+    fresh = pb.Composite(model, lambda z, y: 3.0 * loss(z, y))
+    right = pb.flow(fresh, PARAMS, (X, Y), t1=0.1, kind=pb.EuclideanFlow()).params - PARAMS
+    assert jnp.allclose(after[0], right) and not jnp.allclose(after[0], before[0])
+    three = pb.vmc.problem(lambda p, s: 3.0 * (s @ p), ISING)
+    sampler = pb.vmc.Metropolis(three, 4, 2)
+    leaves = zip(*map(jax.tree.leaves, (drawn(), after[1], before[1])), strict=True)
+    found = [(jnp.array_equal(a, b), jnp.array_equal(a, c)) for a, b, c in leaves]
+    assert all(same for same, _ in found) and not all(same for _, same in found)
+
+
+def test_many_helpers_are_read_once_each():
+    """Each calls all that follow: 2**40 paths."""
+    from pullback._base.reads import reads
+
+    space = {}
+    for k in range(40):
+        calls = " + ".join(f"f{j}(x)" for j in range(k + 1, 40)) or "x"
+        exec(f"def f{k}(x):\n    return {calls}", space)
+    assert len(reads(space["f0"]).marks) < 2000
+
+
+def test_a_count_that_a_helper_keeps_compiles_nothing(compilations):
+    space = {"loss": loss}
+    exec(
+        "calls = 0\ndef helper():\n    global calls\n    calls += 1\n"
+        "def counted(z, y):\n    helper()\n    return loss(z, y) * float(calls > 0)",
+        space,
+    )
+    problem = pb.Composite(model, space["counted"])
     one = natural(problem)
     compilations.clear()
     assert jnp.allclose(natural(problem), one) and compilations == []

@@ -38,7 +38,7 @@ def test_a_fresh_run_never_erases_an_existing_file(tmp_path):
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, monkeypatch):
-    """The same script, as the page says: its lines are written again. Another run raises."""
+    """The same script, as the page says: its first lines are set aside. Another run raises."""
     path, folder = tmp_path / "run.jsonl", tmp_path / "run"
     run = lambda opt=OPT, telemetry=path: pb.fit(
         opt, START, None, 4, telemetry=telemetry, checkpoint=folder
@@ -60,8 +60,10 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path
     with pytest.raises(ValueError, match="the file exists and has 5 lines"):
         run(telemetry=other)
     assert path.read_bytes() == other.read_bytes() == written
-    fit = run()
+    with pytest.warns(pb.FitWarning, match=r"set aside as run\.jsonl\.before-1"):
+        fit = run()
     assert [row["loss"] for row in rows(path)] == list(fit.history["loss"])
+    assert (tmp_path / "run.jsonl.before-1").read_bytes() == written
     assert sorted(x.name for x in folder.iterdir()) == ["history.rows", "step-000000004.ckpt"]
     for file in folder.iterdir():
         file.unlink()

@@ -316,7 +316,8 @@ def test_cost_next_to_a_gradient(capsys):
     with capsys.disabled():
         print("\ncost next to a gradient, D = 100:", found)
     assert max(found[depth]["split"] for depth in found) < 3
-    assert found["2"]["exact"] < 10
+    # Two eigendecompositions over some products: 8 to 12 from machine to machine.
+    assert found["2"]["exact"] < 15
     assert max(found["3"]["exact"], found["4"]["exact"]) < 60
 
 

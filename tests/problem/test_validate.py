@@ -48,9 +48,13 @@ def test_what_overflows_in_half_precision_is_not_returned():
     assert ng.result == pb.RESULTS.nonfinite_vector
     with pytest.raises(RuntimeError, match="overflowed"):
         pb.natural_gradient(problem, params, (x, y))
-    opt = pb.NaturalGradientDescent(problem)
+    opt = pb.NaturalGradientDescent(problem, step=1.0)
     moved, _, record = opt.step(params, opt.init(params), (x, y))
     assert not record.accepted and moved[0] == 1
+    # A line search finds a length that float16 has a number for.
+    opt = pb.NaturalGradientDescent(problem, step=pb.step.LineSearch())
+    moved, _, record = opt.step(params, opt.init(params), (x, y))
+    assert record.accepted and 1 < moved[0] < jnp.inf and record.loss_after < record.loss
     wide = params.astype(jnp.bfloat16), (x.astype(jnp.bfloat16), y.astype(jnp.bfloat16))
     assert pb.natural_gradient(problem, *wide).result == pb.RESULTS.successful
 

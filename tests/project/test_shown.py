@@ -55,6 +55,7 @@ COMPUTED = {
     "PullbackMetric": lambda: pb.pullback(PROBLEM, PARAMS, BATCH),
     "Factorised": lambda: pb.pullback(PROBLEM, PARAMS, BATCH).factorise(),
     "Rows": lambda: pb.pullback(PROBLEM, PARAMS, BATCH).whitened,
+    "Places": lambda: pb.pullback(PROBLEM, PARAMS, BATCH).factorise().factors.places,
     "Spectrum": lambda: pb.pullback(PROBLEM, PARAMS, BATCH).factorise().spectrum,
     "TangentKernel": lambda: pb.natural_ntk(PROBLEM, PARAMS, BATCH),
     "Subproblem": lambda: pb.natural_ntk(PROBLEM, PARAMS, BATCH).subproblem,

@@ -5,9 +5,6 @@ Two functions are the same here if code and defaults are, and if what they close
 and texts by value, functions by this rule, JAX arrays by identity, modules of this library by their
 fields. Whatever may have been changed in between keeps a function apart: a list, a NumPy array, an
 object, and every global variable but functions and the modules of libraries.
-
-A compiled program keeps the numbers that its functions read from outside, of which the caller of a
-function that is compiled behind his back knows nothing. `reads` tells whether one was set anew.
 """
 
 import dataclasses
@@ -17,8 +14,7 @@ import inspect
 import logging
 import types
 import weakref
-from collections.abc import Hashable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -35,7 +31,8 @@ JITTED = type(jax.jit(len))
 
 _made: "weakref.WeakKeyDictionary[types.CodeType, set[int]]" = weakref.WeakKeyDictionary()
 _known: "weakref.WeakValueDictionary[Any, Any]" = weakref.WeakValueDictionary()
-_read: "weakref.WeakKeyDictionary[Any, Hashable]" = weakref.WeakKeyDictionary()
+_names: dict[int, tuple["weakref.ref[types.CodeType]", "Names"]] = {}
+_numbers: "weakref.WeakKeyDictionary[types.CodeType, int]" = weakref.WeakKeyDictionary()
 
 
 def canonical(function: F) -> F:
@@ -51,11 +48,11 @@ def canonical(function: F) -> F:
     if key is not None:
         _known[key] = function
     # A function that is compiled lives, so that its identity is not used again.
-    _count(function, id(function) if key is None else hash(key))
+    count(function, id(function) if key is None else hash(key))
     return function
 
 
-def _count(function: Any, mark: int, how: str = "written anew") -> None:
+def count(function: Any, mark: int, how: str = "written anew") -> None:
     """Log, once, that functions of one code and other values are being made, and the cure."""
     written = _written(function)
     if written is None:
@@ -100,24 +97,48 @@ def _key(function: Any, depth: int = 0) -> Any:
     except ValueError:
         # A cell that is empty: the function is being defined.
         return None
-    named = sorted((function.__kwdefaults__ or {}).items())
-    parts = [*cells, *(function.__defaults__ or ()), *(value for _, value in named)]
+    keywords = sorted((function.__kwdefaults__ or {}).items())
+    parts = [*cells, *(function.__defaults__ or ()), *(value for _, value in keywords)]
     described = [_described(part, depth) for part in parts]
     variables = function.__globals__
-    used = [variables[name] for name in _globals(function.__code__) if name in variables]
+    used = [variables[name] for name in names(function.__code__).loads if name in variables]
     described += [_unchanging(value, depth) for value in used]
     if None in described:
         return None
-    names = tuple(name for name, _ in named)
-    return function.__code__, id(variables), function.__name__, names, tuple(described)
+    words = tuple(word for word, _ in keywords)
+    return function.__code__, id(variables), function.__name__, words, tuple(described)
 
 
-@functools.lru_cache(1000)
-def _globals(code: types.CodeType, change: str = "LOAD_GLOBAL") -> tuple[str, ...]:
-    """Return the names of the globals that a code, or a function inside it, loads or stores."""
-    own = [str(step.argval) for step in dis.get_instructions(code) if step.opname == change]
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return tuple(sorted({*own, *(name for part in inner for name in _globals(part, change))}))
+class Names(NamedTuple):
+    """What a code, or a function inside it, does with variables of others."""
+
+    number: int
+    """Another one for each code; codes that are equal have the same."""
+    loads: tuple[str, ...]
+    """The names of global variables that it reads."""
+    stores: frozenset[str]
+    """The names of those that it sets."""
+    fills: frozenset[str]
+    """The names of variables of functions around it that it sets."""
+
+
+def names(code: types.CodeType) -> Names:
+    """Return what is known of a code, found out once."""
+    known = _names.get(id(code))
+    if known is None or known[0]() is not code:
+        # Not by equality: the hash of a code is computed from all of it, every time.
+        number = _numbers.setdefault(code, len(_names))
+        inside = [names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+        of = lambda kind: {str(x.argval) for x in dis.get_instructions(code) if x.opname == kind}
+        loads, stores, fills = of("LOAD_GLOBAL"), of("STORE_GLOBAL"), of("STORE_DEREF")
+        found = Names(
+            number,
+            tuple(sorted(loads.union(*(n.loads for n in inside)))),
+            frozenset(stores.union(*(n.stores for n in inside))),
+            frozenset(fills.union(*(n.fills for n in inside)) & set(code.co_freevars)),
+        )
+        _names[id(code)] = known = (weakref.ref(code), found)
+    return known[1]
 
 
 def _described(part: Any, depth: int) -> Any:
@@ -151,96 +172,6 @@ def _unchanging(part: Any, depth: int) -> Any:
     home = part.__name__ if module else getattr(part, "__module__", None)
     known = (module or callable(part)) and str(home).split(".")[0] in LIBRARIES
     return (object, id(part)) if known else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Reads:
-    """What functions read from outside.
-
-    Equal to another if no number, text, function or array that a function reads from its module or
-    closes over was replaced in between. What was changed inside a list, a NumPy array or an object
-    is not seen.
-    """
-
-    marks: tuple[Hashable, ...]
-
-
-def reads(tree: Any) -> Reads:
-    """Return what the functions among the leaves of a tree read from outside."""
-    marks = []
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, READERS):
-            mark = _outside(leaf, ())
-            if _read.setdefault(leaf, mark) != mark:
-                _read[leaf] = mark
-                _count(leaf, hash(mark), "changed from outside")
-            marks.append(mark)
-    return Reads(tuple(marks))
-
-
-READERS = (types.FunctionType, functools.partial)
-
-
-def _outside(function: Any, around: tuple[Any, ...]) -> Hashable:
-    """Return a mark of a function: of its code, and of what it reads from outside."""
-    if isinstance(function, functools.partial):
-        parts = (function.func, *function.args, *function.keywords.values())
-        return tuple(_mark(part, around) for part in parts)
-    code, variables = function.__code__, function.__globals__
-    if code in around:
-        return code.co_name  # it calls itself
-    around = (*around, code)
-    home = str(variables.get("__name__")).split(".")[0]
-    names = () if home in LIBRARIES else _globals(code)
-    # What a function sets itself, e.g. a count of its calls, is not read from outside.
-    own = _globals(code, "STORE_GLOBAL") + _globals(code, "STORE_DEREF")
-    held = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    marks = [_mark(variables[x], around) for x in names if x in variables and x not in own]
-    marks += [_mark(_content(cell), around) for name, cell in held if name not in own]
-    return code, tuple(marks)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None  # the function is being defined
-
-
-def _mark(part: Any, around: tuple[Any, ...]) -> Hashable:
-    """Return a mark of what a function reads: its value, or its identity as long as it lives."""
-    if isinstance(part, types.ModuleType):
-        return part.__name__
-    if isinstance(part, float):
-        return float, part.hex()
-    if type(part) in VALUES:
-        return type(part), part
-    if type(part) is tuple:
-        return tuple(_mark(x, around) for x in part)
-    if isinstance(part, types.MethodType):
-        return _outside(part.__func__, around), Same(part.__self__)
-    return _outside(part, around) if isinstance(part, READERS) else Same(part)
-
-
-class Same:
-    """Equal to another mark of the same object, as long as that lives."""
-
-    def __init__(self, part: Any):
-        """Mark an object, which is kept alive only if it allows no weak reference."""
-        self.number = id(part)
-        try:
-            self.part = weakref.ref(part)
-        except TypeError:
-            self.part = lambda: part
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        """Whether both mark one object, which is still there."""
-        if not isinstance(other, Same) or self.number != other.number:
-            return False
-        return self is other or (self.part() is not None and self.part() is other.part())
 
 
 def name_of(function: Any) -> str:

@@ -13,6 +13,10 @@ import jax
 MAPS, LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 FULL = 0.6
 """The fraction of the limit at which programs are forgotten: what is left holds 80 more."""
+MORE = 0.05
+"""The fraction by which mappings must have grown since: others may hold those that are left."""
+
+_left = 0
 
 
 class ProgramsWarning(UserWarning):
@@ -26,10 +30,11 @@ def forget_if_full() -> None:
     except (OSError, ValueError):
         # Another operating system, or a sandbox without /proc.
         return
-    if taken < FULL * allowed:
+    global _left
+    if taken < max(FULL * allowed, _left + MORE * allowed):
         return
     jax.clear_caches()
-    left = MAPS.read_bytes().count(b"\n")
+    _left = left = MAPS.read_bytes().count(b"\n")
     warnings.warn(
         f"the programs compiled in this process take {taken} of the {allowed} memory mappings that "
         f"Linux allows; they were forgotten (jax.clear_caches(), {left} left) and will be compiled "

@@ -25,7 +25,7 @@ import equinox as eqx
 import jax
 from jax._src import core  # noqa: TID251  (see `_outermost`)
 
-from .._base.functions import reads
+from .._base.reads import reads
 from .mappings import forget_if_full
 
 OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
@@ -82,14 +82,12 @@ def jit(function: Function, effort: int | None = None) -> Function:
     def call(*args, **kwargs):
         nonlocal traced
         outside = reads((args, kwargs))
-        if not _outermost():
-            # A caller's program is being traced: the only time at which it is seen.
-            forget_if_full()
-            return plain(outside, *args, **kwargs)
         if traced:
-            # A program was compiled since the last call.
+            # A program was compiled since the last call, this one or one of the caller's.
             traced = False
             forget_if_full()
+        if not _outermost():
+            return plain(outside, *args, **kwargs)
         return protected()(outside, *args, **kwargs)
 
     return call  # pyright: ignore[reportReturnType]

@@ -20,13 +20,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array
 
 from .._base.checks import error, function, integer, positive
 from .._base.functions import canonical
 from .._base.part import Part, join
 from .._base.results import RESULTS
-from .._base.show import settings, table
+from .._base.show import settings
 from .._base.stateful import is_spoilt, renewed
 from .._base.tree import all_finite, cast_like, has_half, structure
 from .._base.types import Count, Flat, Params, Scalar
@@ -49,70 +49,12 @@ from ..inverse._tikhonov import Tikhonov
 from ..solver._blocks import BlockNames, Blocks, partition
 from ..solver._primal import dense_metric
 from ..solver._strategy import Strategy
-from . import shown
+from .block_record import BlockRecord, BlockState
 from .half import confined
 from .loss import HasLoss
 
 FIRST = 10
 """In so many steps at the beginning the metric is always updated."""
-
-
-class BlockState(eqx.Module):
-    """The state of `BlockDescent` between steps."""
-
-    count: Count
-    """The number of steps made, failed ones included."""
-    updates: Count
-    """k, the number of batches in the averages."""
-    metrics: tuple[Float[Array, "b b"], ...]
-    """M_b, the average of each block, before its bias is corrected."""
-    inverses: tuple[Float[Array, "b b"], ...]
-    """(Ĝ_b + λ)⁻¹, up to rounding."""
-    velocity: Flat
-    """v."""
-
-    def __repr__(self) -> str:
-        return shown.block_state(self)
-
-
-class BlockRecord(eqx.Module):
-    """The record of one step of `BlockDescent`."""
-
-    step: Count
-    """The number of this step, from 0."""
-    loss: Scalar
-    """Before the step."""
-    gradient_norm: Scalar
-    """The Euclidean norm of the gradient before the step."""
-    norm: Scalar
-    """The Euclidean norm of the change of the parameters."""
-    metric_norm: Scalar
-    """The length of t δ in the averaged metric, t √(gᵀδ)."""
-    rate: Scalar
-    """t, what was taken of v."""
-    damping: Scalar
-    """λ."""
-    residual: Scalar
-    """The largest ‖g_b - (Ĝ_b + λ)δ_b‖/‖g_b‖, recomputed."""
-    accepted: Array
-    """Whether the step was taken."""
-    result: RESULTS
-    """The outcome, a code that is data."""
-    losses: PyTree = None
-    """The loss of each of several `Terms` before the step, without its weight."""
-    weights: PyTree = None
-    """The weight of each of several `Terms`."""
-
-    @property
-    def failed(self) -> Array:
-        """Whether there was no direction to follow."""
-        return ~self.accepted
-
-    def __repr__(self) -> str:
-        return shown.block_line(self)
-
-    def _repr_html_(self) -> str:
-        return table(shown.block_lines(self))
 
 
 class BlockDescent(HasLoss):
@@ -283,25 +225,15 @@ def _step(
     else:
         update = (early == RESULTS.successful) if due else None
     updated = _updated(opt, evaluation, parts, state, damping, update)
-    bias = _bias(opt, updated.updates, dtype)
-    solved = [
-        _solve(lambda x, metric=metric: metric @ x / bias + damping * x, inverse, part.take(g))
-        for part, metric, inverse in zip(parts, updated.metrics, updated.inverses, strict=True)
-    ]
-    delta = join(parts, [found for found, _ in solved])
-    residual = jnp.max(jnp.stack([found for _, found in solved]))
+    delta, residual = _solved(updated, parts, g, _bias(opt, updated.updates, dtype), damping)
     solved_it, fine = residual <= tolerance(delta.dtype), early == RESULTS.successful
     result = RESULTS.where(fine & ~solved_it, RESULTS.unconverged, early)
     result = RESULTS.where(fine & ~all_finite(delta), RESULTS.nonfinite_vector, result)
     velocity = jnp.asarray(opt.momentum, dtype) * state.velocity + delta
-    rate = opt.rate(state.count) if callable(opt.rate) else opt.rate
-    rate, length = jnp.asarray(rate, dtype), jnp.sqrt(jnp.maximum(jnp.vdot(g, delta), 0.0))
-    if opt.radius is not None:
-        longest = jnp.asarray(opt.radius, dtype)
-        rate = rate * jnp.minimum(1.0, longest / jnp.where(length > 0, rate * length, longest))
-    moving = like.unravel(like.ravel(params) - rate * velocity)
-    nearest = confined(None, short)
-    moving = moving if nearest is None else nearest(moving)
+    length = jnp.sqrt(jnp.maximum(jnp.vdot(g, delta), 0.0))
+    rate = _rate(opt, state.count, length)
+    nearest = confined(None, short) or (lambda x: x)
+    moving = nearest(like.unravel(like.ravel(params) - rate * velocity))
     there = renewed(eqx.combine(moving, params), evaluation.linear.state)
     overflow = (result == RESULTS.successful) & ~all_finite(moving)
     result = RESULTS.where(overflow, RESULTS.nonfinite_vector, result)
@@ -395,6 +327,28 @@ def _solve(
     start = (jnp.zeros((), jnp.int32), jnp.zeros_like(g), g, jnp.zeros((), g.dtype))
     _, delta, _, residual = jax.lax.while_loop(again, refine, start)
     return delta, residual
+
+
+def _solved(
+    updated: BlockState, parts: Sequence[Part], g: Flat, bias: Scalar, damping: Scalar
+) -> tuple[Flat, Scalar]:
+    """Return the solutions of all blocks as one vector, and the largest of their residuals."""
+    blocks = zip(parts, updated.metrics, updated.inverses, strict=True)
+    solved = [
+        _solve(lambda x, metric=metric: metric @ x / bias + damping * x, inverse, part.take(g))
+        for part, metric, inverse in blocks
+    ]
+    return join(parts, [x for x, _ in solved]), jnp.max(jnp.stack([x for _, x in solved]))
+
+
+def _rate(opt: BlockDescent, count: Count, length: Scalar) -> Scalar:
+    """Return t, so that a step of a length in the metric stays within the radius."""
+    given = opt.rate(count) if callable(opt.rate) else opt.rate
+    rate = jnp.asarray(given, length.dtype)
+    if opt.radius is None:
+        return rate
+    longest = jnp.asarray(opt.radius, length.dtype)
+    return rate * jnp.minimum(1.0, longest / jnp.where(length > 0, rate * length, longest))
 
 
 def _before_solving(evaluation: Evaluation, params: Params, count: Count) -> RESULTS:

@@ -73,6 +73,12 @@ class Devices:
             return tree
         return _moved(tree, self.layout.mesh)
 
+    def untyped(self, tree: Any) -> Any:
+        """Return arrays without the mesh of `jax.set_mesh` in their type; others as they are."""
+        if self.given is None or self.layout is None:
+            return tree
+        return _moved(tree, self.layout.mesh, others=False)
+
     def leave(self, tree: Any) -> Any:
         """Return arrays where the user has them."""
         return tree if self.given is None else _moved(tree, self.given)
@@ -92,15 +98,19 @@ def _meshes(problem: Any, params: Any, batches: Any) -> list[Any]:
     return found if around is None else [*found, around]
 
 
-def _moved(tree: Any, mesh: Any) -> Any:
-    """Return a tree with its arrays on a mesh of the same devices, those of no mesh copied."""
+def _moved(tree: Any, mesh: Any, others: bool = True) -> Any:
+    """Return a tree with its arrays on a mesh of the same devices; `others` of no mesh, copied."""
 
     def move(x):
-        if not eqx.is_array(x):
-            return x
         found = sharding_of(x)
-        spec = PartitionSpec() if found is None else found.spec
-        return jax.device_put(x, NamedSharding(mesh, spec))
+        if not eqx.is_array(x) or (found is None and not others):
+            return x
+        there = NamedSharding(mesh, PartitionSpec() if found is None else found.spec)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            # JAX moves keys to the devices of this process only.
+            moved = jax.device_put(jax.random.key_data(x), there)
+            return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(x))
+        return jax.device_put(x, there)
 
     return jax.tree.map(move, tree)
 

@@ -12,7 +12,7 @@ import numpy as np
 from .._base.checks import error
 from .._base.results import names_of
 from .._base.show import grid, paragraph
-from .._descent.block_descent import BlockRecord
+from .._descent.block_record import BlockRecord
 from .._descent.record import SOLVERS, Record
 from .figure import draw
 from .optimiser import BY_TERM, named

@@ -99,9 +99,9 @@ class Run:
         if self.telemetry is None:
             return
         path, store = self.telemetry.path, self.store
-        own = self.now.step > 0 or (store is not None and store.began(path))
-        self.telemetry.prepare(self.now.history, self.now.step, own)
-        if store is not None and not own:
+        begun = store is not None and store.began(path)
+        self.telemetry.prepare(self.now.history, self.now.step, begun)
+        if store is not None and self.now.step == 0 and not begun:
             # If it cannot be written, neither can checkpoints: the first of them warns.
             with contextlib.suppress(OSError):
                 store.begin(path)
@@ -166,7 +166,8 @@ class Run:
         arrays, static = eqx.partition((now.params, now.state, now.sampler), eqx.is_array)
         # Numbers of the optimiser as data: another rate compiles nothing.
         opt: Optimiser = getattr(self.opt, "as_data", lambda: self.opt)()
-        arrays, data, key, opt = self.devices.enter((arrays, data, now.key, opt))
+        arrays, data = self.devices.enter((arrays, data))
+        key, opt = self.devices.untyped((now.key, opt))
         opt = self.devices.informed(opt)
         attempt, made = attempt_of(opt), 0
         while made < count and not (failed and self.throw):

@@ -1,15 +1,16 @@
 """Telemetry: the records of a run as a file of JSON lines, one line per step.
 
 A line that this run does not write again is never removed. A fresh run therefore raises if the file
-has any content, unless it was killed before its first checkpoint and begins again. A resumed run
-continues its own file: the lines of the steps before the checkpoint must agree with the
-checkpoint's history, and those that are missing are written again from there.
+has any content. One that was killed before its first checkpoint and begins again sets the file
+aside. A resumed run continues its own file: the lines of the steps before the checkpoint must agree
+with the checkpoint's history, and those that are missing are written again from there.
 The lines of the steps that the run repeats are dropped, and so is an incomplete last line, which is
 what a killed process leaves behind.
 
 Rows that cannot be written (a full disk, a folder that is gone) wait until they can be.
 """
 
+import itertools
 import json
 import os
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .history import History, rows_since
+from .warn import warn
 
 SOONEST, LATEST = 1.0, 60.0
 """How many seconds to wait before another attempt: doubled with each, within these bounds."""
@@ -45,8 +47,11 @@ class Telemetry:
         """The path as any terminal can print it."""
         return str(self.path).encode("utf-8", "backslashreplace").decode()
 
-    def prepare(self, history: History, start: int, own: bool) -> None:
-        """Make the file ready for the rows from step `start` on; `own` if this run has begun it."""
+    def prepare(self, history: History, start: int, begun: bool) -> None:
+        """Make the file ready for the rows from step `start` on.
+
+        `begun` tells that this run has begun before, and was killed before it saved.
+        """
         if os.path.isdir(self.path):
             raise ValueError(
                 f"fit(telemetry={str(self.path)!r}) is a folder; name a file in the folder, "
@@ -63,9 +68,11 @@ class Telemetry:
                 f'fit(telemetry="{self.shown}"): the file cannot be read ({failure}). Name another '
                 "file."
             ) from failure
-        if content and not own:
-            raise ValueError(self._occupied(content))
-        if own:
+        if content and start == 0:
+            if not begun:
+                raise ValueError(self._occupied(content))
+            self._set_aside()
+        if start:
             self._continue(content, history, start)
 
     def write(self, parts: Sequence[History], last: bool = False) -> Exception | None:
@@ -105,6 +112,22 @@ class Telemetry:
             written = 0
             while written < len(lines):
                 written += file.write(lines[written:]) or 0
+
+    def _set_aside(self) -> None:
+        """Rename the file, and warn."""
+        numbered = (self.path.with_name(f"{self.path.name}.before-{k}") for k in itertools.count(1))
+        aside = next(path for path in numbered if not os.path.lexists(path))
+        try:
+            os.rename(self.path, aside)
+        except OSError as failure:
+            raise ValueError(
+                f'fit(telemetry="{self.shown}"): the run begins again, and the file of its first '
+                f"attempt cannot be set aside ({failure}). Name another file."
+            ) from failure
+        warn(
+            f"{self.shown} is of this run, which ended before its first checkpoint and begins "
+            f"again; it was set aside as {aside.name}."
+        )
 
     def _occupied(self, content: bytes) -> str:
         """The message for a fresh run on a file with content."""

@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
+from .._base.reads import Reads, reads
 from .._base.tree import Structure, split, structure
 from .._base.types import Flat, Params, Scalar
 from .._problem.batch import AnyBatch
@@ -30,6 +31,8 @@ class Equation(eqx.Module):
     carried: PyTree
     """The leaves of the parameters that are not differentiated."""
     like: Structure = eqx.field(static=True)
+    outside: Reads = eqx.field(static=True)
+    """What the functions of the problem read: diffrax compiles with the equation as an argument."""
 
     def __repr__(self) -> str:
         return f"Equation({self.kind!r}, {self.clock!r}, {self.problem!r})"
@@ -50,6 +53,7 @@ class Equation(eqx.Module):
         self.t0 = t0
         self.carried = split(params)[1]
         self.like = structure(params)
+        self.outside = reads((problem, kind))
 
     @property
     def objective(self) -> AbstractObjective:

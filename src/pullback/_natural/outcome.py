@@ -157,16 +157,16 @@ def unusable(
 ) -> list[tuple[Array, Any]]:
     """Return the verdicts on a problem at a point, of which nothing is solved for yet."""
     targets = (~admitted_all(objective, outputs), RESULTS.bad_targets)
-    return [*nonfinite(objective, params, outputs), targets]
+    return [*nonfinite(objective, params, outputs, objective.batch.parts), targets]
 
 
 def nonfinite(
-    objective: AbstractObjective, params: Params, outputs: Outputs
+    objective: AbstractObjective, params: Params, outputs: Outputs, parts: Iterable[Any]
 ) -> list[tuple[Array, Any]]:
-    """Return the verdicts on the numbers of a point."""
+    """Return the verdicts on the numbers of a point, `parts` those of the batches."""
     return [
         (~all_finite(params), RESULTS.nonfinite_params),
-        (~present_finite(objective, objective.batch.parts), RESULTS.nonfinite_batch),
+        (~present_finite(objective, parts), RESULTS.nonfinite_batch),
         (~present_finite(objective, objective.parts(outputs)), RESULTS.nonfinite_outputs),
     ]
 

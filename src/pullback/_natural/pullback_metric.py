@@ -347,9 +347,13 @@ def pullback(
     check_inputs(data)
     rows = rows_at(problem.at(data), params, memory)
     if not is_traced((params, data, rows.outputs)):
-        verdicts = nonfinite(rows.objective, rows.params, rows.outputs)
+        # Targets are those of the loss, which is not used, or make a metric that is none.
+        inputs = [part.inputs for part in rows.objective.batch.parts]
+        verdicts = nonfinite(rows.objective, rows.params, rows.outputs, inputs)
         verdicts.append((~is_metric(rows), RESULTS.bad_metric))
-        raise_failure(first(verdicts, None), problem, params, data)
+        result = first(verdicts, None)
+        if not is_traced(result):
+            raise_failure(result, problem, params, data)
     if not is_traced(rows.outputs) and bool(not_holomorphic(rows)):
         raise ValueError(RESULTS[RESULTS.not_holomorphic])
     if not is_traced((params, data, rows.outputs)) and bool(_mixes(problem, params, data)):

@@ -5,10 +5,10 @@ J_\Omega^+r = J_\Omega^\top K_\Omega^{+}r\) with the kernel of the observations,
 
 \[ (K_\Omega)_{ab} = \sum_l (P_l)_{i_ai_b}\,(Q_l)_{j_aj_b}, \]
 
-formed without the Jacobian. Where it is ill-conditioned, its eigenvalues are squared singular values
-that have lost their digits, and \(J_\Omega\) is formed after all, while it fits. The norm on the factors decides what \(\delta\) does to the entries
-that are not observed: *here depth matters again*, although the inverse is Moore-Penrose and the
-metric is pulled back exactly.
+formed without the Jacobian. Where it is ill-conditioned, its eigenvalues are squared singular
+values that have lost their digits, and \(J_\Omega\) is formed after all, while it fits. The norm
+on the factors decides what \(\delta\) does to the entries that are not observed: *here depth
+matters again*, although the inverse is Moore-Penrose and the metric is pulled back exactly.
 """
 
 import jax

@@ -126,9 +126,12 @@ def unit_factors(factors: Factors) -> tuple[Factors, Callable[[Factors], Factors
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in factors]))
     # A power of two, so that dividing by it does not round. In two steps: 2^e may be subnormal.
     exponent = jnp.frexp(largest)[1]
+    one = jnp.ones_like(largest)
+    first = jnp.ldexp(one, -(exponent // 2))
+    second = jnp.ldexp(one, -(exponent - exponent // 2))
 
     def divided(w):
-        return jnp.ldexp(jnp.ldexp(w, -(exponent // 2)), -(exponent - exponent // 2))
+        return (w * first) * second
 
     def restore(change):
         for _ in factors[1:]:

@@ -72,12 +72,13 @@ def heavy_rows_span(a: Float[Array, "N D"], log_weights: Float[Array, " N"]) -> 
     """Whether rows of nearly the largest weight span all dimensions, so that no light row decides.
 
     Then the rounding of the heaviest row stays far below the least pivot of a QR. Without any light
-    row it is enough that the columns are independent.
+    row the pivots need be no more above rounding than weights spread.
     """
     eps = float(jnp.finfo(a.dtype).eps)
     heavy = log_weights > jnp.max(log_weights) + math.log(eps) / 2
     pivots = _pivots(jnp.where(heavy[:, None], a, 0))
-    least = jnp.where(jnp.all(heavy), max(a.shape) * eps, eps**0.25)
+    spread = jnp.exp((jnp.max(log_weights) - jnp.min(log_weights)) / 2)
+    least = jnp.where(jnp.all(heavy), max(a.shape) * eps * spread, eps**0.25)
     return pivots[-1] > least * pivots[0]
 
 

@@ -179,7 +179,7 @@ def plan(
     number = isinstance(memory, numbers.Real) and not isinstance(memory, bool)
     if memory is not None and not (number and memory >= 1):
         raise ValueError(f"memory={memory!r} must be a number of bytes, e.g. memory=4 * 2**30.")
-    memory = None if memory is None else int(memory)
+    memory = memory if memory is None or math.isinf(memory) else int(memory)
     if solver is None or isinstance(solver, Auto):
         auto = Auto() if solver is None else solver
         solver = auto if memory is None else Auto(memory)

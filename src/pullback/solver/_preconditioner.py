@@ -31,6 +31,7 @@ from .._base.checks import positive
 from .._base.show import settings
 from .._base.types import Flat, Scalar
 from .._base.vector import finite_or_nan
+from .._compat.xla import jit
 from .._gram import joint
 from .._gram.factors import Layout
 from .._gram.joint import Joint, JointFactors, joint_factors, mean_of, per_term
@@ -164,7 +165,7 @@ class Nystrom(AbstractPreconditioner):
         rank = min(start, limit)
         while True:
             trial = Nystrom(rank, key)
-            values = eqx.filter_jit(sketch)(rows, trial)[1]
+            values = _sketch(rows, trial)[1]
             if rank == limit or float(values[-1]) <= 10 * damping:
                 return trial
             rank = min(2 * rank, limit)
@@ -285,3 +286,6 @@ def sketch(rows: AbstractRows, kind: Nystrom) -> tuple[Float[Array, "m k"], Floa
     root = jax.scipy.linalg.solve_triangular(factor, image.T, lower=True).T
     u, s, _ = jnp.linalg.svd(finite_or_nan(root), full_matrices=False)
     return u, jnp.maximum(s**2 - shift, 0.0)
+
+
+_sketch = jit(sketch)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._base.checks import error, integer, is_concrete, positive
 from .._base.types import Params, Scalar
+from .._compat.xla import jit
 from .._problem.batch import Batch
 from .._problem.composite import Composite
 from ._energy import Configurations, amplitudes, local_parts, parts_of
@@ -174,7 +175,7 @@ class Metropolis(eqx.Module):
         return jnp.where(order < ups, 1.0, -1.0).astype(dtype)
 
 
-@eqx.filter_jit
+@jit
 def _walk(
     sampler: Metropolis, key: PRNGKeyArray, params: Params, state: Chains, sweeps: int
 ) -> Chains:

@@ -16,6 +16,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._base.checks import instance
 from .._base.types import Params
+from .._compat.xla import jit
 from .._natural.pullback_metric import pullback
 from .._problem.batch import Batch
 from .._problem.composite import Composite
@@ -172,7 +173,7 @@ class NetKetPreconditioner(eqx.Module):
         return _precondition(self, wave, vstate.parameters, spins, power, gradient)
 
 
-@eqx.filter_jit
+@jit
 def _precondition(given: NetKetPreconditioner, wave, params, spins, power, gradient) -> Any:
     """Return the natural gradient; raises if it does not solve its equations."""
     log_q = power * amplitudes(wave.model.log_psi, params, spins)[0]
