@@ -8,6 +8,7 @@ notebook. Names of notebooks after the options select some of them. Needs nbclie
 
 import base64
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def execute(path: Path) -> dict:
     import nbformat
     from nbclient import NotebookClient
 
+    # The kernel draws into the notebook, whatever the shell asks for.
+    os.environ.pop("MPLBACKEND", None)
     notebook = nbformat.read(path, as_version=4)
     # The folder of the notebook is not the folder of a project: nothing can be imported by chance.
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
