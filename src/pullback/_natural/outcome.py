@@ -331,7 +331,8 @@ def dropped(
     half = rows.largest_log_scale + jnp.log(jnp.finfo(rows.dtype).eps) / 2
     resolution = jnp.where(spectrum.cutoff > 0, jnp.log(spectrum.cutoff), half)
     light = jnp.any(rows.active & (rows.log_scale < resolution))
-    return light & ~spectrum.graded & (spectrum.rank < min(shape))
+    hidden = light & (spectrum.rank < min(shape)) | spectrum.hides
+    return hidden & ~spectrum.graded
 
 
 def warn_of_precision(stats: Stats, stacklevel: int) -> None:

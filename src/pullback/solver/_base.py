@@ -38,6 +38,8 @@ class Spectrum(eqx.Module):
     """Whether a Cholesky factorisation failed its test and eigenvectors took its place."""
     graded: Array
     """Whether these are the singular values of the rows without their grading."""
+    hides: Array = eqx.field(default_factory=lambda: jnp.asarray(False))
+    """Whether the rows without their grading are known to have a larger rank."""
 
     def __repr__(self) -> str:
         condition = ratio(self.largest, self.smallest)

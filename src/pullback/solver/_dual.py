@@ -278,12 +278,16 @@ class Dual(AbstractSolver):
             return DualFactors(graded, grading, eigen(graded(), rows, inverse), None, kernel)
         unit = scaled(jnp.ones_like(grading))()
         plain = eigen(unit, rows, inverse)
-        full = plain.spectrum.rank == jnp.sum(rows.active, dtype=jnp.int32)
+        # A row of zeros (an output that the metric ignores) has no weight that could matter.
+        present = rows.active & (jnp.diagonal(unit.matrix) != 0)
+        full = plain.spectrum.rank == jnp.sum(present, dtype=jnp.int32)
         weighed = lambda k: eigen(
             Gram(grading[:, None] * k.matrix * grading[None, :], k.lost), rows, inverse
         )
         gram = jax.lax.cond(full, lambda _: plain, weighed, unit)
-        gram = eqx.tree_at(lambda g: g.spectrum.graded, gram, full)
+        hides = gram.spectrum.rank < plain.spectrum.rank
+        marks = lambda g: (g.spectrum.graded, g.spectrum.hides)
+        gram = eqx.tree_at(marks, gram, (full, hides))
         return DualFactors(scaled(jnp.where(full, 1.0, grading)), grading, gram, None, kernel)
 
     def _scaled(self, rows: AbstractRows):
