@@ -158,9 +158,9 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "`inverse=Tikhonov(...)`."
     )
     underflow = (
-        "The part of the gradient that is outside the range of the metric is smaller than the "
-        "smallest floating-point number, and its part of the solution is not. Multiply the loss by "
-        "a large number, and divide the solution by it; or compute in double precision."
+        "The gradient, or its part outside the range of the metric, is smaller than the smallest "
+        "floating-point number, and its part of the solution is not. Multiply the loss by a large "
+        "number, and divide the solution by it; or compute in double precision."
     )
     flow_unstable = (
         "The flow amplifies errors beyond its tolerance here: the heaviest samples leave "

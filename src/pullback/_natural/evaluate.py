@@ -293,10 +293,12 @@ def _steep(rows: Rows, r: Array, c: OutputCovector, cancels: bool) -> Array:
     whose M is nearly singular, too.
     """
     r = jnp.where(rows.active, jnp.exp(rows.root.log_scale.astype(r.dtype)) * r, 0.0)
-    if rows.objective.problem.metric.couples_samples or not rows.objective.has_data:
+    alone = not rows.objective.has_data
+    if rows.objective.problem.metric.couples_samples or (alone and not cancels):
         return ~jnp.isfinite(r)
+    # Without data all rows are those of one sample.
     count, dtype, steepest = (
-        rows.count,
+        1 if alone else rows.count,
         rows.linear.like.dtype,
         float(jnp.finfo(r.dtype).eps) ** -0.25,
     )

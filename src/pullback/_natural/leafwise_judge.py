@@ -28,6 +28,7 @@ from .outcome import (
     first,
     is_metric,
     mixes_samples,
+    nothing_left,
     saturated,
     underflows,
 )  # fmt: skip
@@ -172,6 +173,7 @@ def _outcome(solved: Solved, stats: Stats, check_samples: bool) -> RESULTS:
         (evaluation.steep, RESULTS.steep),
         (~leaves.all_finite(solved.vector), RESULTS.nonfinite_vector),
         (underflows(evaluation.underflow, solved.damping, top), RESULTS.underflow),
+        (no if damped else nothing_left(evaluation, top), RESULTS.underflow),
         (~(stats.residual <= tolerance(rows.dtype)), RESULTS.unconverged),
         (no if damped else lost, RESULTS.vanished),
     ]

@@ -91,6 +91,7 @@ def outcome(
         ),
         (~all_finite(vector), RESULTS.nonfinite_vector),
         (underflows(evaluation.underflow, factorised.damping, top), RESULTS.underflow),
+        (no if damped else nothing_left(evaluation, top), RESULTS.underflow),
         (~certified, RESULTS.unconverged),
         (
             _any(_left_over(evaluation, *piece, vector, damped) for piece in pieces),
@@ -211,6 +212,19 @@ def underflows(size: Scalar, damping: Scalar | None, top: Scalar) -> Array:
     seen = jnp.maximum(info.eps * top, info.tiny)
     # (G + λ)⁻¹g is at most g/λ.
     return size - jnp.log(damping) > jnp.log(seen)
+
+
+def nothing_left(evaluation: Evaluation, top: Scalar) -> Array:
+    """Return whether a solution is zero, and the product Jᵀc of a differential may underflow.
+
+    Below the root of the smallest number it does even where J is as small as a metric allows.
+    `top` is the largest entry of the solution.
+    """
+    sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(evaluation.differential)]
+    normal = [x >= float(jnp.finfo(x.dtype).tiny) ** 0.5 for x in sizes]
+    some, safe = (jnp.any(jnp.stack(x)) for x in ([x > 0 for x in sizes], normal))
+    axis = evaluation.rows.axis
+    return (top == 0) & anywhere(some, axis) & ~anywhere(safe, axis)
 
 
 def _blurred(

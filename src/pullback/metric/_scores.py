@@ -42,6 +42,10 @@ from ._base import AbstractMetric, AbstractRoot
 from ._roots import DiagonalRoot
 
 
+TWICE = range(2)
+"""A mean is taken off again: the first time its rounding stays, that of all there was."""
+
+
 class Columns(eqx.Module):
     """Outputs of a batch as an array (N, q), a row per sample."""
 
@@ -72,8 +76,10 @@ class ScoresRoot(AbstractRoot):
 
     def unit(self, w):
         w = _present(self.weights, w.reshape(self.columns.count, -1))
-        mean = self.weights / _total(self.weights)
-        return self.columns.write(w - mean[:, None] * jnp.sum(w, axis=0, keepdims=True))
+        share = (self.weights / _total(self.weights))[:, None]
+        for _ in TWICE:
+            w = w - share * jnp.sum(w, axis=0, keepdims=True)
+        return self.columns.write(w)
 
     def unit_transpose(self, v):
         return _centre_vector(self.weights, self.columns.read(v)).ravel()
@@ -118,8 +124,10 @@ def _divide(c: Array, weights: Array) -> Array:
 def _centre_vector(weights: Array, v: Array) -> Array:
     """v minus its weighted mean, on the samples that are present."""
     v = _present(weights, v)
-    mean = jnp.sum(weights[:, None] * v, axis=0, keepdims=True) / _total(weights)
-    return _present(weights, v - mean)
+    share = (weights / _total(weights))[:, None]
+    for _ in TWICE:
+        v = _present(weights, v - jnp.sum(share * v, axis=0, keepdims=True))
+    return v
 
 
 def _centre_covector(weights: Array, c: Array) -> Array:

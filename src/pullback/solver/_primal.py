@@ -78,8 +78,11 @@ class PrimalFactors(AbstractSymmetricFactors):
 
         # What of g is outside the range of G stays in the residual, and would come in through the
         # eigenvectors, off by eps cond(A)²: one product with G takes it away.
+        # As in `solve_lifted`, the corrections are put into the range of Aᵀ.
         def clean(rest):
-            return inverse(rest if self.damping is not None else inverse(product(rest)))
+            if self.damping is not None:
+                return inverse(rest)
+            return self._confined(inverse(product(rest)))
 
         residual = lambda eta: g - product(eta) - self._damped(eta)
         return refine(self.gram, clean, residual, self._confined(g))
