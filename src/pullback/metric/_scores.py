@@ -41,7 +41,6 @@ from .._base.tree import Structure, split, structure
 from ._base import AbstractMetric, AbstractRoot
 from ._roots import DiagonalRoot
 
-
 TWICE = range(2)
 """A mean is taken off again: the first time its rounding stays, that of all there was."""
 
