@@ -41,9 +41,6 @@ from .._base.tree import Structure, split, structure
 from ._base import AbstractMetric, AbstractRoot
 from ._roots import DiagonalRoot
 
-TWICE = range(2)
-"""A mean is taken off again: the first time its rounding stays, that of all there was."""
-
 
 class Columns(eqx.Module):
     """Outputs of a batch as an array (N, q), a row per sample."""
@@ -75,10 +72,8 @@ class ScoresRoot(AbstractRoot):
 
     def unit(self, w):
         w = _present(self.weights, w.reshape(self.columns.count, -1))
-        share = (self.weights / _total(self.weights))[:, None]
-        for _ in TWICE:
-            w = w - share * jnp.sum(w, axis=0, keepdims=True)
-        return self.columns.write(w)
+        mean = self.weights / _total(self.weights)
+        return self.columns.write(w - mean[:, None] * jnp.sum(w, axis=0, keepdims=True))
 
     def unit_transpose(self, v):
         return _centre_vector(self.weights, self.columns.read(v)).ravel()
@@ -124,7 +119,8 @@ def _centre_vector(weights: Array, v: Array) -> Array:
     """v minus its weighted mean, on the samples that are present."""
     v = _present(weights, v)
     share = (weights / _total(weights))[:, None]
-    for _ in TWICE:
+    # Twice: the first time the rounding of the mean stays, that of all there was.
+    for _ in range(2):
         v = _present(weights, v - jnp.sum(share * v, axis=0, keepdims=True))
     return v
 
