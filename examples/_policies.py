@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "CartPole": Setting(cartpole, 8, 125, 0.99, 0.02, 60_000),
-    "Acrobot": Setting(acrobot, 16, 64, 0.99, 0.03, 100_000, falls=True, damping=0.1),
+    "Acrobot": Setting(acrobot, 16, 125, 0.99, 0.01, 100_000),
     "Pendulum": Setting(
         pendulum, 5, 200, 0.95, 0.02, 100_000, falls=True, damping=0.1, log_scale=-0.5
     ),
