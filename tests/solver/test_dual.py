@@ -134,3 +134,34 @@ def test_what_of_r_is_outside_the_range_does_not_cost_digits(damping):
     assert not bool(factors.spectrum.fallback)
     found = factors.solve_lifted(jnp.asarray(r))
     assert distance(found, exact(a, r, damping=damping)) < 1e-12
+
+
+@pytest.mark.parametrize("logit, resolved", [(6.0, True), (8.0, False), (12.0, False)])
+def test_a_direction_that_weights_hide_is_refused(logit, resolved):
+    """A light sample alone decides the third parameter: its weight is above the cut-off, and its
+    singular value below.
+    """
+    x = jnp.asarray([[1, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0.02]], jnp.float32)
+    problem = pb.Composite(lambda p, x: x @ p, metric=pb.metric.Bernoulli())
+    params = jnp.asarray([0.3, -0.2, logit / 0.02], jnp.float32)
+    batch = x, jnp.asarray([0, 1, 1, 0], jnp.float32)
+    ng = pb.natural_gradient(problem, params, batch, solver=pb.solver.Dual(), throw=False)
+    wanted = pb.RESULTS.successful if resolved else pb.RESULTS.unresolved
+    assert ng.result == wanted
+
+
+def test_weights_cancel_whatever_the_metric_ignores():
+    """A masked output has rows of zeros, which must not count against a full row rank."""
+    metric = pb.metric.Masked(pb.metric.Bernoulli(), jnp.asarray([True, False]))
+    loss = lambda z, y: jnp.sum(jax.nn.softplus(z) - y * z, axis=1)
+    problem = pb.Composite(lambda p, x: x @ p, loss, metric)
+    x = jnp.asarray([[1.0, 0.2], [0.3, 1.0]], jnp.float32)
+    params = jnp.asarray(np.linalg.solve(x, [[0.5, 0.1], [16.0, 0.4]]), jnp.float32)
+    batch = x, jnp.asarray([[1, 0], [0, 1]], jnp.float32)
+    found = pb.natural_gradient(problem, params, batch, solver=pb.solver.Dual())
+    assert int(found.stats.rank) == 2
+    # (σ(z) - y)/σ'(z), the ambient gradient of each sample, whatever its weight.
+    z = np.asarray(x, float) @ np.asarray(params, float)[:, 0]
+    ambient = np.asarray([-(1 + np.exp(-z[0])), 1 + np.exp(z[1])])
+    expected = np.linalg.solve(np.asarray(x, float), ambient)
+    np.testing.assert_allclose(found.vector[:, 0], expected, rtol=1e-4)
