@@ -1,5 +1,7 @@
 """Programs are forgotten, with a warning, before the memory mappings of the process are used up."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pullback as pb
 from pullback._compat import mappings
 
 needs_proc = pytest.mark.skipif(not mappings.MAPS.exists(), reason="counts /proc/self/maps")
+STATUS = Path("/proc/self/status")
 PROBLEM = pb.Composite(lambda p, x: x @ p, lambda z, y: (z - y) ** 2 / 2)
 
 
@@ -60,6 +63,11 @@ def test_without_proc_nothing_is_done(monkeypatch, tmp_path, recwarn):
 @pytest.mark.slow
 @needs_proc
 @pytest.mark.filterwarnings("always::pullback._compat.mappings.ProgramsWarning")
-def test_many_shapes_in_one_process():
-    for count in range(3, 303):
+def test_a_thousand_shapes_in_one_process():
+    """No crash, no wrong answer, and the memory stops growing."""
+    resident = lambda: int(STATUS.read_text().split("VmRSS:")[1].split()[0])
+    taken = []
+    for count in range(3, 1003):
         np.testing.assert_allclose(solve(count), 1.0, rtol=1e-9)
+        taken.append(resident())
+    assert max(taken[500:]) < 1.2 * max(taken[:500])
