@@ -179,7 +179,7 @@ def row(holds, role):
     return at_most("", 0.0 if holds else 2.0, 1.0, role)
 
 
-STATED, CORRECTED, CONTROL = Role.STATED, Role.CORRECTED, Role.CONTROL
+STATED, KEPT, CORRECTED, CONTROL = Role.STATED, Role.KEPT, Role.CORRECTED, Role.CONTROL
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,11 @@ STATED, CORRECTED, CONTROL = Role.STATED, Role.CORRECTED, Role.CONTROL
         ([row(True, STATED), row(False, STATED)], Verdict.FAILS),
         ([row(False, STATED), row(True, CORRECTED)], Verdict.CORRECTED),
         ([row(False, STATED), row(True, CORRECTED), row(False, CORRECTED)], Verdict.FAILS),
+        ([row(True, KEPT)], Verdict.HOLDS),
+        ([row(True, KEPT), row(False, STATED)], Verdict.FAILS),
+        ([row(True, KEPT), row(False, STATED), row(True, CORRECTED)], Verdict.CORRECTED),
+        ([row(False, KEPT), row(False, STATED), row(True, CORRECTED)], Verdict.FAILS),
+        ([row(False, KEPT), row(True, STATED), row(True, CORRECTED)], Verdict.FAILS),
         ([row(True, CORRECTED)], Verdict.OPEN),
         ([row(True, CONTROL)], Verdict.OPEN),
         ([row(True, STATED), row(False, CONTROL)], None),

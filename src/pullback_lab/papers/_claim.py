@@ -12,6 +12,9 @@ the other rows mean nothing. The verdict is computed from the rows:
 | not all hold | none, or not all hold | does not hold |
 | none | - | not decidable here |
 
+A stated row that the correction keeps counts in both columns: the claim does not hold with
+correction if such a row fails.
+
 There is no verdict if a control fails or the claim raises. `Claim.verdict` is the verdict on
 record; a run that reaches a different one is reported as such.
 
@@ -46,6 +49,8 @@ class Role(enum.Enum):
     """What a row tests."""
 
     STATED = "as stated"
+    KEPT = "as stated, kept"
+    """A part of the statement that the correction keeps."""
     CORRECTED = "as corrected"
     CONTROL = "control"
 
@@ -195,9 +200,9 @@ def judge(rows: Iterable[Row]) -> Verdict | None:
     by = {role: [row.holds for row in rows if row.role is role] for role in Role}
     if not rows or not all(by[Role.CONTROL]):
         return None
-    if not by[Role.STATED]:
+    stated, kept, corrected = by[Role.STATED], by[Role.KEPT], by[Role.CORRECTED]
+    if not (stated or kept):
         return Verdict.OPEN
-    if all(by[Role.STATED]):
+    if all(stated + kept):
         return Verdict.HOLDS
-    corrected = by[Role.CORRECTED]
-    return Verdict.CORRECTED if corrected and all(corrected) else Verdict.FAILS
+    return Verdict.CORRECTED if corrected and all(corrected + kept) else Verdict.FAILS

@@ -41,6 +41,7 @@ TONES = {
 }
 GROUPS = {
     Role.STATED: "As the source states it",
+    Role.KEPT: "As the source states it, and as the correction keeps it",
     Role.CORRECTED: "As corrected here",
     Role.CONTROL: "Controls",
 }

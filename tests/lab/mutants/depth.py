@@ -5,7 +5,7 @@ import numpy as np
 
 import pullback as pb
 from pullback_lab.papers.depth import counterexample, stability
-from pullback_lab.papers.depth._figure_factors import Completed
+from pullback_lab.papers.depth._figure_factors import Completed, product
 
 from ._tools import DAMPED, EUCLIDEAN, PAPERS, Mutant, called, instead, made, scaled
 
@@ -30,7 +30,25 @@ def along_the_gradient(self, beta, x, y, t, **options):
     return beta + t * x.T @ y
 
 
+def in_one_factor(flow):
+    """The Euclidean flow in the product itself, whatever the number of factors."""
+    return lambda task, factors, most: flow(task, [product(factors)], most)
+
+
 TRUTH = lambda formula, task, factors, step: Completed(task.truth, 0.0, 1)
+
+
+def once(descend):
+    """Descent that completes the matrix in its first run."""
+    runs = []
+
+    def found(*args):
+        runs.append(args)
+        return (TRUTH if len(runs) == 1 else descend)(*args)
+
+    return found
+
+
 NO_POPULATION = {
     "the population Fisher is left out": instead(
         "pullback.linear.Logistic.population_natural_gradient",
@@ -101,7 +119,10 @@ DEPTH: dict[str, dict[str, Mutant]] = {
     "depth-proliferation": {
         "a sample is never a support vector": instead(
             PAPERS + "depth.proliferation.coincide", lambda x, y: False
-        )
+        ),
+        "the natural flow goes along the gradient at zero": instead(
+            "pullback.linear.Logistic.flow", along_the_gradient
+        ),
     },
     "depth-diagonal-network": DAMPED,
     "depth-factorisation": {
@@ -143,10 +164,14 @@ DEPTH: dict[str, dict[str, Mutant]] = {
     "depth-figure-5": {
         "descent by the split formula": made(
             PAPERS + "depth.figure_5.descend", lambda f: lambda _, *rest: f("split", *rest)
-        )
+        ),
+        "Euclidean flow in one factor": made(
+            PAPERS + "depth.figure_5.euclidean_flow", in_one_factor
+        ),
     },
     "depth-grid-search": {
-        "descent finds the truth": instead(PAPERS + "depth.grid_search.descend", TRUTH)
+        "descent finds the truth": instead(PAPERS + "depth.grid_search.descend", TRUTH),
+        "one run finds the truth": made(PAPERS + "depth.grid_search.descend", once),
     },
     "depth-figure-6": {
         "the natural flow goes along the gradient at zero": instead(

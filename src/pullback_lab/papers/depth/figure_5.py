@@ -1,9 +1,12 @@
 r"""Figure 5: completion of a matrix of rank 5, D = 100, by products of matrices.
 
 Euclidean flow in the factors (EGD), depth 1 to 4, and natural gradient descent (NGD) with the
-Fisher matrix of all entries, the identity: two factors, the shortest natural gradient, steps small
-enough to be near the flow, from the same small start. Other steps, starts, depths and the split
-formula are in the claim `depth-grid-search`; not all of them end like this one.
+Fisher matrix of all entries, the identity, from the same small starts.
+
+**Corrected.** The source computes NGD by its split formula. From these starts that diverges at
+depths 3 and 4. What works as EGD in the direct parametrisation is the shortest natural gradient, of
+two factors, in steps small enough to be near the flow. Other steps, starts and depths are in the
+claim `depth-grid-search`; none completes the matrix, and not all end like this one.
 
 *Whose Fisher matrix?* The source speaks of averages over the training data, but the identity is the
 Fisher matrix of *all* entries. With that of the observed ones the result is another: see the claim
@@ -31,6 +34,10 @@ COLLAPSED = ((2, 2), (2, 3), (3, 2))
 """(factors trained, matrices multiplied into each at the start)."""
 STEP = 0.003
 """Of natural gradient descent."""
+SPLIT = (3, 4)
+"""Depths at which the split formula is followed too."""
+NEAR = 0.05
+"""A difference of errors up to this counts as none."""
 NATURAL = ("error_natural", "rank_natural", "fit_natural")
 
 
@@ -64,6 +71,7 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
         f"collapsed_{l}_{k}" for l, k in COLLAPSED
     ]
     data |= {name: np.full(shape, np.nan) for name in (*names, *NATURAL)}
+    data["split_near"] = np.zeros((len(SPLIT), len(chosen.observed)))
     for i, observed in enumerate(chosen.observed):
         for seed in range(chosen.seeds):
             rng = generator(jax.random.fold_in(key, 1000 * observed + seed))
@@ -79,6 +87,12 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
                     data["error_natural"][i, seed] = error(natural.beta, task)
                     data["fit_natural"][i, seed] = natural.fit
                     data["rank_natural"][i, seed] = float(effective_rank(jnp.asarray(natural.beta)))
+                if depth in SPLIT and seed == 0:
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        split = error(descend("split", task, start, STEP).beta, task)
+                    # A run that overflows is not near.
+                    near = abs(split - data["error_1"][i, seed]) <= NEAR
+                    data["split_near"][SPLIT.index(depth), i] = near
             for depth, inside in COLLAPSED:
                 end = euclidean_flow(
                     task, initial(rng, chosen.size, depth, inside=inside), chosen.most
@@ -88,45 +102,32 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
 
 
 def rows(data: Mapping[str, Any]) -> Iterator[Row]:
-    """The caption, as a number each, and a control."""
+    """The caption, as a number each, the correction, and a control."""
     mean = {name: value.mean(axis=-1) for name, value in data.items() if np.ndim(value) == 2}
     most = data["observed"][-1]
-    yield at_most(
-        f"EGD L = 2: error on unobserved entries, {most} observations", mean["error_2"][-1], 0.3
-    )
-    for depth in (3, 4):
+    for depth, bound in ((2, 0.3), (3, 0.1), (4, 0.1)):
         yield at_most(
             f"EGD L = {depth}: error on unobserved entries, {most} observations",
             mean[f"error_{depth}"][-1],
-            0.1,
+            bound,
+            Role.KEPT,
         )
     gain = (mean["error_1"] - np.minimum(mean["error_2"], mean["error_3"]))[1:].min()
     yield at_least(
-        "EGD: L = 1 minus the better of L = 2, 3, all but the fewest observations: least", gain, 0.3
+        "EGD: L = 1 minus the better of L = 2, 3, all but the fewest observations: least",
+        gain,
+        0.3,
+        Role.KEPT,
     )
     fit = max(mean[f"fit_{depth}"].max() for depth in (1, 2, 3))
-    yield at_most("EGD L ≤ 3 reaches low training error: largest", fit, 0.05)
-    yield at_least(
-        f"NGD L = 2, steps of {STEP}: error on unobserved entries, least",
-        data["error_natural"].min(),
-        0.95,
-    )
-    yield at_most(
-        "NGD works as EGD L = 1: largest difference of the errors",
-        np.abs(data["error_natural"] - data["error_1"]).max(),
-        0.05,
-    )
-    yield at_most("NGD fits the observed entries: largest error", data["fit_natural"].max(), 0.05)
+    yield at_most("EGD L ≤ 3 reaches low training error: largest", fit, 0.05, Role.KEPT)
+    yield from natural(data, mean)
     yield at_most(
         f"middle: EGD L = 3 finds low rank: effective rank over {data['rank']}, {most} "
         "observations",
         mean["rank_3"][-1] / data["rank"],
         1.5,
-    )
-    yield at_least(
-        f"middle: NGD does not: effective rank over {data['rank']}, {most} observations",
-        mean["rank_natural"][-1] / data["rank"],
-        2.0,
+        Role.KEPT,
     )
     apart = [abs(mean[f"collapsed_{l}_{k}"] - mean[f"error_{l}"])[1:].max() for l, k in COLLAPSED]
     against = (mean["error_1"] - mean["error_2"])[1:].min()
@@ -135,12 +136,48 @@ def rows(data: Mapping[str, Any]) -> Iterator[Row]:
         "observations",
         max(apart) / against,
         0.5,
+        Role.KEPT,
     )
     yield at_most(
         "EGD L = 4, cut by the bound on evaluations or not: training error, largest",
         data["fit_4"].max(),
         0.1,
         Role.CONTROL,
+    )
+
+
+def natural(data: Mapping[str, Any], mean: Mapping[str, np.ndarray]) -> Iterator[Row]:
+    """What the caption says of NGD: by the split formula, and by the shortest natural gradient."""
+    yield at_least(
+        f"NGD by the split formula, L = 3 and 4, steps of {STEP}, works as EGD L = 1: fraction of "
+        f"the runs whose errors differ by {NEAR} at most",
+        data["split_near"].mean(),
+        1.0,
+    )
+    yield at_least(
+        f"NGD L = 2, steps of {STEP}: error on unobserved entries, least",
+        data["error_natural"].min(),
+        0.95,
+        Role.CORRECTED,
+    )
+    yield at_most(
+        "NGD L = 2 works as EGD L = 1: largest difference of the errors",
+        np.abs(data["error_natural"] - data["error_1"]).max(),
+        NEAR,
+        Role.CORRECTED,
+    )
+    yield at_most(
+        "NGD L = 2 fits the observed entries: largest error",
+        data["fit_natural"].max(),
+        0.05,
+        Role.CORRECTED,
+    )
+    yield at_least(
+        f"middle: NGD L = 2 finds no low rank: effective rank over {data['rank']}, "
+        f"{data['observed'][-1]} observations",
+        mean["rank_natural"][-1] / data["rank"],
+        2.0,
+        Role.CORRECTED,
     )
 
 
@@ -224,19 +261,19 @@ CLAIM = Claim(
     ),
     statement=(
         "Completion of a matrix of rank 5, D = 100: EGD in products of two and more matrices "
-        "identifies low-rank solutions; NGD with two factors, in small steps, works as EGD in the "
-        "direct parametrisation and fails to generalise completely; initialisation, collapsed from "
+        "identifies low-rank solutions; NGD in such products works as EGD in the direct "
+        "parametrisation and fails to generalise completely; initialisation, collapsed from "
         "deeper products, plays a negligible part."
     ),
-    verdict=Verdict.HOLDS,
+    verdict=Verdict.CORRECTED,
+    stands=True,
     run=run,
     keys=19,
-    remark=(
-        "This is the shortest natural gradient, two factors and steps of 0.003. Three and four "
-        "factors from this start, the split formula of the source, and longer steps do not "
-        "complete the matrix either, but they diverge or end elsewhere than Euclidean descent in "
-        "the direct parametrisation. The sentence on products of varying depth is judged by "
-        "`depth-grid-search`, and holds with correction."
+    correction=(
+        "NGD does fail to generalise. But it works as EGD in the direct parametrisation only if it "
+        "is the shortest natural gradient, in small steps: here of two factors, in steps of 0.003. "
+        "The split formula, by which the source computes NGD, diverges from the same starts at "
+        "depths 3 and 4. `depth-grid-search` has other steps, starts and depths."
     ),
     draw=draw,
     key_number=f"NGD L = 2, steps of {STEP}: error on unobserved entries, least",

@@ -94,6 +94,7 @@ def rows(data: Mapping[str, Any]) -> Iterator[Row]:
         "runs of the grid, both formulas, that complete the matrix: non-trivial performance",
         np.count_nonzero(phases == Phase.COMPLETES),
         0,
+        Role.KEPT,
     )
     # A setting counts if it is trivial in every seed; a depth, if it has such a setting.
     trivial = np.all(phases == Phase.TRIVIAL, axis=-1).any(axis=(2, 3))

@@ -155,6 +155,7 @@ def run_affine(budget: Budget, key: PRNGKeyArray) -> Measured:
                 "8 weights, 10 samples: difference of a step, relative to it",
                 found["small"][0],
                 1e-9,
+                Role.KEPT,
             ),
             at_most(
                 "24 weights, 10 samples: difference of a step, relative to it",

@@ -161,7 +161,12 @@ def run_valley(budget: Budget, key: PRNGKeyArray) -> Measured:
                 min(ends[i][1] for i in finite),
                 1e-4,
             ),
-            at_least("steps that do not diverge", len(finite), 1, Role.CONTROL),
+            at_most(
+                f"step sizes, of {len(sizes)}, that do not diverge: longer ones do",
+                len(finite),
+                len(sizes) - 1,
+                Role.CONTROL,
+            ),
             at_most(
                 "natural gradient, step 1/2, two steps", descend(0.5, 2)[2], 1e-20, Role.CONTROL
             ),
