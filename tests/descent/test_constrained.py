@@ -124,3 +124,29 @@ def test_what_a_constrained_step_does_not_take():
         pb.constrained_step(PROBLEM, PARAMS, (X.at[0].set(jnp.nan), Y), **bad)
     found = pb.constrained_step(PROBLEM, PARAMS, (X.at[0].set(jnp.nan), Y), throw=False, **bad)
     assert found.result == pb.RESULTS.nonfinite_batch
+
+
+POINT = pb.Composite(lambda p: p, lambda z: jnp.sum(z**2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("bad", "got"),
+    [(lambda p: p**2, r"float64\[2\]"), (lambda p: 1, r"int64\[\]"), (lambda p: None, "NoneType")],
+)
+def test_a_penalty_is_one_real_number(bad, got):
+    start = jnp.asarray([0.5, 0.5])
+    for opt in (pb.NaturalGradientDescent(POINT, penalty=bad), pb.BlockDescent(POINT, penalty=bad)):
+        with pytest.raises(
+            ValueError, match=rf"penalty\(params\) must return one real .* got {got}"
+        ):
+            opt.step(start, opt.init(start))
+
+
+@pytest.mark.parametrize(
+    "bad", [lambda p: p[:1], lambda p: (p,), lambda p: jnp.round(p).astype(int), lambda p: None]
+)
+def test_a_constraint_returns_parameters(bad):
+    start = jnp.asarray([0.5, 0.5])
+    opt = pb.NaturalGradientDescent(POINT, constraint=bad)
+    with pytest.raises(ValueError, match=r"constraint\(params\) must return parameters"):
+        opt.step(start, opt.init(start))

@@ -82,3 +82,19 @@ def test_how_a_distance_prints_and_what_it_does_not_take():
         ValueError, match=r"line\(count=1\): count must be an integer of at least 2"
     ):
         pb.line(params, other, 1)
+
+
+def test_a_distance_that_is_not_defined():
+    """No NaN and no overflow of the model in silence, at either point."""
+    steep = pb.Composite(lambda p, x: jnp.exp(x @ p), lambda z, y: (z - y) ** 2)
+    one, far, x = jnp.ones(2), jnp.full(2, 1e4), jnp.eye(2)
+    with pytest.raises(RuntimeError, match="`batch` contains a NaN"):
+        pb.distance(steep, one, 2 * one, (x.at[0, 0].set(jnp.nan),))
+    for ends in ((one, far), (far, one), (one, [2 * one, far])):
+        with pytest.raises(RuntimeError, match="returned a NaN or an infinity"):
+            pb.distance(steep, *ends, (x,))
+    family = pb.metric.GaussianMeanCovariance()
+    outputs = lambda p, x: {"mean": (x @ p)[:, None], "covariance": (x @ p)[:, None, None]}
+    for ends in ((one, -one), (-one, one)):
+        with pytest.raises(RuntimeError, match="not positive semi-definite"):
+            pb.distance(pb.Composite(outputs, metric=family), *ends, (x,))

@@ -17,10 +17,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._base.checks import integer
+from .._base.results import RESULTS
 from .._base.show import grid, is_single, known, number, several, table
 from .._base.tree import all_finite, split, structure
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
+from .._natural.failure import raise_failure
+from .._natural.outcome import first, is_metric, nonfinite
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from .._problem.validate import check_inputs, check_point, validate
@@ -109,21 +112,38 @@ def distance(
     for name, point in (("params", params), *(("other", point) for point in points)):
         if not bool(all_finite(point)):
             raise ValueError(f"{name} contains a NaN or an infinity.")
-    found = [Distance(*_distance(problem, params, point, data)) for point in points]
+    found = [_checked(problem, params, point, data) for point in points]
     return jax.tree.map(lambda *x: jnp.stack(x), *found) if several else found[0]
+
+
+def _checked(problem: AbstractProblem, params: Params, other: Params, batch: AnyBatch) -> Distance:
+    """Return the distances of one point; raise a `RuntimeError` where they are not defined."""
+    found, here, there = _distance(problem, params, other, batch)
+    raise_failure(here, problem, params, batch)
+    raise_failure(there, problem, other, batch)
+    return Distance(*found)
 
 
 @jit
 def _distance(
     problem: AbstractProblem, params: Params, other: Params, batch: AnyBatch
-) -> tuple[Scalar, Scalar, Scalar]:
-    objective = problem.at(batch)
-    rows = rows_at(objective, params)
+) -> tuple[tuple[Scalar, Scalar, Scalar], RESULTS, RESULTS]:
+    """Return the three distances, and what is wrong at either point."""
+    rows = rows_at(problem.at(batch), params)
+    # Without what absent samples contain.
+    objective = rows.objective
     v = rows.structure.ravel(other) - rows.structure.ravel(params)
     quadratic = jnp.sum(rows.mv(v.astype(rows.dtype)) ** 2) / 2
     # Both outputs by the same program, so that the distance of a point from itself is zero.
-    function = objective.divergence(objective.outputs(other), objective.outputs(params))
-    return function, quadratic, jnp.linalg.norm(v)
+    z, u = objective.outputs(params), objective.outputs(other)
+    function = objective.divergence(u, z)
+    inputs = [part.inputs for part in objective.batch.parts]
+    here = nonfinite(objective, params, z, inputs)
+    here.append((~is_metric(rows) | jnp.isnan(quadratic), RESULTS.bad_metric))
+    there = nonfinite(objective, other, u, inputs)
+    there.append((jnp.isnan(function), RESULTS.bad_metric))
+    found = function, quadratic, jnp.linalg.norm(v)
+    return found, first(here, None), first(there, None)
 
 
 def line(params: Params, other: Params, count: int = 21) -> list[Params]:

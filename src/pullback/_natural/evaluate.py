@@ -110,7 +110,8 @@ def evaluate(
         r, outside, share, steep = None, covector, jnp.asarray(jnp.nan, rows.dtype), no
     if penalty is not None:
         moving, carried = split(params)
-        more, p = jax.value_and_grad(lambda p: penalty(eqx.combine(p, carried)))(moving)
+        added = lambda p: _one_number(penalty(eqx.combine(p, carried)))
+        more, p = jax.value_and_grad(added)(moving)
         p = rows.structure.ravel_covector(p).astype(rows.dtype)
         value = value + more.astype(value.dtype)
         covector = covector + p
@@ -119,6 +120,18 @@ def evaluate(
     return Evaluation(
         objective, rows, linear, value, losses, c, covector, r, outside, share, steep, underflow
     )
+
+
+def _one_number(found: Any) -> Array:
+    """Return what a penalty returned; raise a `ValueError` unless it is one real number."""
+    number = jnp.asarray(found) if eqx.is_array_like(found) else None
+    if number is None or number.shape != () or not jnp.issubdtype(number.dtype, jnp.floating):
+        got = type(found).__name__ if number is None else f"{number.dtype}{list(number.shape)}"
+        raise ValueError(
+            f"penalty(params) must return one real number, a floating array of shape (), got {got}."
+            " A sum does: penalty=lambda params: jnp.sum(params**2)."
+        )
+    return number
 
 
 def absorb(evaluation: Evaluation, active: Array) -> Evaluation:

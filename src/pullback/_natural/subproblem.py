@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from .._base.results import RESULTS
 from .._base.show import number
-from .._base.tree import split
+from .._base.tree import split, structure
 from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
@@ -276,7 +276,7 @@ class Subproblem(eqx.Module):
         like, carried = rows.structure, split(rows.params)[1]
         flat = like.ravel(rows.params) + displacement.astype(like.dtype)
         params = eqx.combine(like.unravel(flat), carried)
-        return params if self.constraint is None else self.constraint(params)
+        return params if self.constraint is None else _confined(self.constraint, params)
 
     def value_at(self, displacement: Flat) -> Scalar:
         """Return the loss there, penalty included; +inf where it is not finite.
@@ -288,7 +288,7 @@ class Subproblem(eqx.Module):
         params = self.point(displacement)
         value = self.evaluation.objective.value(params)
         if self.penalty is not None:
-            value = value + self.penalty(params).astype(value.dtype)
+            value = value + jnp.asarray(self.penalty(params)).astype(value.dtype)
         return jnp.where(jnp.isfinite(value), value, jnp.inf).astype(self.dtype)
 
     def slope(self, d: Flat) -> Scalar:
@@ -374,6 +374,19 @@ def subproblem(
     if not strategy.inverse.awaits_damping:
         natural = factorised.solve(evaluation.lifted, evaluation.outside)
     return Subproblem(evaluation, factorised, natural, penalty, constraint)
+
+
+def _confined(constraint: Callable[[Params], Params], params: Params) -> Params:
+    """Return the point that a constraint returns; raise a `ValueError` unless it is like params."""
+    found = constraint(params)
+    shapes = lambda tree: (structure(tree).treedef, structure(tree).shapes)
+    if shapes(found) != shapes(params):
+        described = lambda tree: jax.tree.map(jnp.shape, split(tree)[0])
+        raise ValueError(
+            "constraint(params) must return parameters with the leaves and shapes of params, "
+            f"{described(params)}, got {described(found)}. Integers are no parameters."
+        )
+    return found
 
 
 def _resolved(least: Scalar, evaluation: Evaluation) -> Scalar:

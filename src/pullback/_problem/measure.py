@@ -134,7 +134,9 @@ class Weights(AbstractMeasure):
     problem = pb.Composite(model, loss, measure=pb.Weights(jnp.full(len(x), 0.1)))
     ```
 
-    The weights are not normalised: `Weights(jnp.full(N, 1 / N))` is `Mean()`.
+    The weights are not normalised: `Weights(jnp.full(N, 1 / N))` is `Mean()`. A sample of weight
+    zero is computed with the data of the first one that is present: its entries of outputs,
+    pushforwards, projections and tangent kernels are those of that sample, not its own.
     """
 
     values: Float[Array, " N"]
