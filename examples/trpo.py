@@ -25,8 +25,9 @@ COLOURS = ("#2f6db3", "#c2553a", "#5a8f4d")
 def report(name, method, runs):
     """Print what the seeds reached. Returns are means of five evaluations one after the other."""
     spent, wanted = runs[:, 2] / runs[:, 3], WANTED[name]
-    means = np.lib.stride_tricks.sliding_window_view(runs[:, 1], 5, axis=1).mean(axis=-1)
-    last, steps = means[:, -1], runs[0, 0, 4:]
+    width = min(5, runs.shape[2])
+    means = np.lib.stride_tricks.sliding_window_view(runs[:, 1], width, axis=1).mean(axis=-1)
+    last, steps = means[:, -1], runs[0, 0, width - 1 :]
     first = [int(steps[row.argmax()]) for row in means >= wanted if row.any()]
     when = f" after {min(first)} to {max(first)} steps" if first else ""
     taken = spent[spent > 0] if (spent > 0).any() else spent
@@ -51,6 +52,11 @@ def main() -> None:
     tasks, seeds = option("only", "CartPole").split(","), int(option("seeds", "1"))
     methods = list(METHODS) if "--beside" in sys.argv else list(METHODS)[:1]
     total = int(option("steps", "0")) or None
+    if unknown := [name for name in tasks if name not in SETTINGS]:
+        raise SystemExit(f"--only takes some of {','.join(SETTINGS)}, got {','.join(unknown)}.")
+    least = max(SETTINGS[name].environments * SETTINGS[name].steps for name in tasks)
+    if total and total < least:
+        raise SystemExit(f"--steps must be at least {least}, one batch, got {total}.")
     figure, axes = plt.subplots(2, len(tasks), squeeze=False, layout="constrained",
                                 figsize=(4 * len(tasks) + 1, 6))  # fmt: skip
     for name, column in zip(tasks, axes.T, strict=True):

@@ -80,6 +80,8 @@ METRICS = {
     "sum": pb.metric.Sum((pb.metric.Euclidean(), pb.metric.Riemannian(curved))),
     "empirical fisher": pb.metric.EmpiricalFisher(pb.metric.Gaussian()),
     "masked": pb.metric.Masked(pb.metric.Euclidean(), jnp.asarray([True, False])),
+    "scores": pb.metric.Scores(),
+    "fubini-study": pb.metric.FubiniStudy(),
 }
 
 

@@ -174,3 +174,18 @@ def test_bad_input(nk):
             vmc.from_netket(whole, jnp.eye(4))
         with pytest.raises(ValueError, match=r"one of pullback\.inverse"):
             vmc.netket_preconditioner(0.01)
+
+
+def test_what_a_preconditioner_and_a_full_sum_do_not_take_is_refused(nk):
+    """Complex parameters, of which NetKet's gradient has another factor; complex elements."""
+    with plain():
+        hilbert = nk.hilbert.Spin(0.5, 4)
+        model = nk.models.RBM(alpha=1, param_dtype=complex)
+        state = nk.vqs.FullSumState(hilbert, model, seed=0)
+        hamiltonian = nk.operator.Ising(hilbert, nk.graph.Chain(4), h=1.0)
+        _, gradient = state.expect_and_grad(hamiltonian)
+        with pytest.raises(ValueError, match=r"takes real parameters.*or use from_netket"):
+            vmc.netket_preconditioner()(state, gradient)
+        turned = nk.operator.spin.sigmay(hilbert, 0) + nk.operator.spin.sigmaz(hilbert, 1)
+        with pytest.raises(ValueError, match="complex elements, which a full sum does not take"):
+            vmc.from_netket(state, turned)
