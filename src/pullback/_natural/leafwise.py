@@ -31,6 +31,7 @@ from ..solver._strategy import Strategy
 from .derivative import stop
 from .evaluate import Evaluation, lift, scaled_pull
 from .leafwise_judge import Solved, judge
+from .reported import reported
 from .stats import Where
 
 
@@ -54,7 +55,9 @@ def compute_leafwise(
         stats, result = judge(stop(found), check_samples)
         stats = replace(stats, where=_where(layout))
         evaluation, leaves = found.evaluation, found.given.leaves
-        linear, pushforward = evaluation.linear, found.given.pushforward(found.vector)
+        own = reported(spread(problem, layout), found.given.rows.params, batch)
+        linear = own or evaluation.linear
+        pushforward = linear.push(leaves.tree(leaves.whole(found.vector)))
         covector: Any = evaluation.covector
         vectors = leaves.tree(found.vector), leaves.covector_tree(covector)
         same = (evaluation.value, evaluation.losses, result, stats, problem.reported_weights)

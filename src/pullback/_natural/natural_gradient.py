@@ -26,6 +26,7 @@ from .effort import EFFORTS, effort
 from .failure import raise_failure
 from .leafwise import compute_leafwise
 from .outcome import retried, warn_of_precision
+from .reported import reported
 from .stats import Stats
 from .subproblem import subproblem
 
@@ -47,7 +48,8 @@ class NaturalGradient(eqx.Module):
     """g = Jᵀc, the ordinary gradient; complex leaves as `jax.grad` returns them."""
     pushforward: OutputVector
     """J δ, how the outputs move: the projection of the ambient gradient on what the model can do.
-    """
+
+    A sample of weight zero has its own entry, zero if its inputs are not finite."""
     result: RESULTS
     """A code that is data; `RESULTS[result]` is its message."""
     stats: Stats
@@ -95,8 +97,8 @@ def compute(
     """Return the natural gradient, a pure function of arrays."""
     sub = subproblem(problem, params, batch, strategy, metric_batch, careful=careful)
     stats, result = sub.judge(check_samples)
-    evaluation, linear = sub.evaluation, sub.evaluation.linear
-    like = evaluation.rows.structure
+    evaluation = sub.evaluation
+    like, linear = evaluation.rows.structure, reported(problem, params, batch) or evaluation.linear
     return NaturalGradient(
         vector=like.unravel(sub.solution),
         value=evaluation.value,

@@ -37,7 +37,6 @@ from .._compat.xla import jit
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from .._problem.validate import check_inputs, is_traced, like_outputs, validate
-from .._rows.linearise import Linearisation
 from .._rows.rows import MEMORY, AbstractRows, rows_at
 from ..inverse._base import AbstractInverse
 from ..solver._base import AbstractSolver
@@ -47,6 +46,7 @@ from .covariance import covariance_of, function_at, observations_per_weight, uni
 from .factorised import Factorised, factorise
 from .failure import raise_failure
 from .outcome import first, is_metric, mixes_samples, nonfinite, not_holomorphic
+from .reported import Reported, reported
 
 
 class PullbackMetric(eqx.Module):
@@ -62,6 +62,8 @@ class PullbackMetric(eqx.Module):
     """A, the whitened Jacobian, as an operator on flat vectors; for solvers and preconditioners."""
     strategy: Strategy
     """The default inverse and solver of `sharp`, `project`, `rank` and `factorise`."""
+    reported: Reported | None = None
+    """The model at the inputs of each sample, of weight zero or not; `None` if no weight is."""
 
     def __repr__(self) -> str:
         shapes = f"G is {self.size} x {self.size}, {self.whitened._text()}"
@@ -81,7 +83,7 @@ class PullbackMetric(eqx.Module):
     @property
     def outputs(self) -> Outputs:
         """z, the outputs at this point."""
-        return self._linear.own(self.whitened.outputs)
+        return self._linear.own(self._linear.outputs)
 
     @property
     def size(self) -> int:
@@ -314,8 +316,8 @@ class PullbackMetric(eqx.Module):
         return self.whitened.structure.unravel_covector(flat)
 
     @property
-    def _linear(self) -> Linearisation:
-        return self.whitened.linear
+    def _linear(self) -> Any:
+        return self.reported or self.whitened.linear
 
 
 def pullback(
@@ -358,7 +360,7 @@ def pullback(
         raise ValueError(RESULTS[RESULTS.not_holomorphic])
     if not is_traced((params, data, rows.outputs)) and bool(_mixes(problem, params, data)):
         raise RuntimeError(RESULTS[RESULTS.coupled_samples])
-    return PullbackMetric(rows, strategy)
+    return PullbackMetric(rows, strategy, reported(problem, params, data))
 
 
 @jit

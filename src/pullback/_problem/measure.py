@@ -134,9 +134,8 @@ class Weights(AbstractMeasure):
     problem = pb.Composite(model, loss, measure=pb.Weights(jnp.full(len(x), 0.1)))
     ```
 
-    The weights are not normalised: `Weights(jnp.full(N, 1 / N))` is `Mean()`. A sample of weight
-    zero is computed with the data of the first one that is present: its entries of outputs,
-    pushforwards, projections and tangent kernels are those of that sample, not its own.
+    The weights are not normalised: `Weights(jnp.full(N, 1 / N))` is `Mean()`. No result depends on
+    a sample of weight zero; its entries of outputs, pushforwards and projections are its own.
     """
 
     values: Float[Array, " N"]

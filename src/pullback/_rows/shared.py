@@ -17,7 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .._base.axis import Axis, gathered, own, total
 from .._base.tree import Structure
@@ -65,6 +65,10 @@ class SharedLinearisation(eqx.Module):
     def pushforward(self, v: Flat) -> OutputVector:
         """J v, of the samples of this device."""
         return self.here.pushforward(v)
+
+    def push(self, tangent: PyTree) -> OutputVector:
+        """J v of a tree v, of the samples of this device."""
+        return self.here.push(tangent)
 
     def own(self, outputs: Outputs) -> Outputs:
         """Outputs, or a vector there, as the model returns them: complex where it does."""
