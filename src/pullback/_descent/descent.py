@@ -283,7 +283,7 @@ def _step(
     move, rule = proceed(opt.rule, sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
-    # A model that mixes samples shows it in the first step.
+    # A model that mixes samples shows it in the first step, or in its residual.
     stats, result = solved.judge(check_samples=state.count == 0)
     if memory is not None:
         result = memory.judged(result, opt.problem, sub.evaluation)
