@@ -36,8 +36,8 @@ class Geodesic(AbstractStep):
         rule = as_rule(step_rule)
         if not isinstance(rule, AbstractStep) or isinstance(rule, Geodesic):
             raise ValueError(
-                "Geodesic takes another step rule, e.g. Geodesic(LineSearch()), a number or a schedule, "
-                f"got {step_rule!r}."
+                "Geodesic takes another step rule, e.g. Geodesic(LineSearch()), a number or a "
+                f"schedule, got {step_rule!r}."
             )
         positive("Geodesic", "bound", bound)
         self.step_rule = rule
