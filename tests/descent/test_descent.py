@@ -178,7 +178,7 @@ def test_what_cannot_work_is_refused_when_it_is_built():
         "radius": lambda: pb.step.TrustRegion(radius=-1.0),
         "mu": lambda: pb.Spring(1.0),
         "another step rule": lambda: pb.step.Geodesic(pb.step.Geodesic(0.1)),
-        "or a number": lambda: pb.step.Geodesic("0.1"),
+        "a number or a schedule": lambda: pb.step.Geodesic("0.1"),
         "at least one": lambda: pb.step.GridSearch(()),
     }.items():
         with pytest.raises(ValueError, match=words):
@@ -193,7 +193,12 @@ def test_a_number_is_a_fixed_rate():
         opt = pb.NaturalGradientDescent(PROBLEM, step=number)
         found, wanted = (o.step(PARAMS, o.init(PARAMS), (X, Y))[0] for o in (opt, half))
         close(flat(found), flat(wanted))
-    for wrong in (True, "0.5", 0.0, -1.0):
+    schedule = lambda count: jnp.where(count < 9, 0.5, 0.1)
+    for rule, like in ((schedule, half.rule), (pb.step.Geodesic(schedule), pb.step.Geodesic(0.5))):
+        made = [pb.NaturalGradientDescent(PROBLEM, step=r) for r in (rule, like)]
+        found, wanted = (o.step(PARAMS, o.init(PARAMS), (X, Y))[0] for o in made)
+        close(flat(found), flat(wanted))
+    for wrong in (True, "0.5", 0.0, -1.0, pb.step.LineSearch):
         with pytest.raises(ValueError, match=r"step must be one of|positive"):
             pb.NaturalGradientDescent(PROBLEM, step=wrong)
 

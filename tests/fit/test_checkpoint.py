@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+from importlib.metadata import PackageNotFoundError
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -281,6 +282,15 @@ def test_other_versions_and_machines_are_warned_of(saved, monkeypatch):
     monkeypatch.setattr(_checkpoint.jax, "default_backend", lambda: "abacus")
     with pytest.warns(pb.FitWarning, match="written with backend cpu, this is abacus"):
         run(saved, 8)
+
+
+def test_sources_that_are_not_installed_have_checkpoints_too(tmp_path, monkeypatch, whole):
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(_checkpoint, "version", version)
+    run(tmp_path, 4)
+    assert bits(run(tmp_path, 8)) == whole
 
 
 def test_writing_of_a_bad_option():

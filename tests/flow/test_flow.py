@@ -285,6 +285,15 @@ def test_a_custom_event_a_constraint_and_a_bad_start():
         pb.flow(problem, jnp.zeros(10**6), t1=1.0)
 
 
+def test_a_model_that_mixes_samples_has_the_same_reason_raised_or_returned():
+    centred = lambda p, x: MODEL.function(p, x) - jnp.mean(MODEL.function(p, x), axis=0)[None]
+    problem = pb.Composite(centred, LEAST_SQUARES.loss)
+    with pytest.raises(RuntimeError, match="the model mixes samples"):
+        pb.flow(problem, MODEL.params, (X, Y), t1=1.0)
+    sol = pb.flow(problem, MODEL.params, (X, Y), t1=1.0, throw=False)
+    assert sol.result == pb.RESULTS.coupled_samples and float(sol.t) == 0.0
+
+
 def test_steps_that_run_out_have_a_result_and_a_state():
     with pytest.raises(
         RuntimeError, match=r"did not reach t1 in `max_steps` steps.*It got to t = "

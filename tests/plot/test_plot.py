@@ -52,6 +52,8 @@ def test_paths_in_both_spaces(tmp_path):
 
 def test_curves_and_maps(tmp_path):
     figure, axes = plot.spectrum({"A": np.array([1.0, 0.1, 0.0])}, cutoff=1e-3)
+    figure.canvas.draw()
+    assert all(tick == round(tick) for tick in axes.get_xticks())
     assert axes.get_yscale() == "log" and saved(figure, tmp_path / "c.png")
     figure, _ = plot.orders(
         {

@@ -73,6 +73,30 @@ def test_a_coupled_model_that_starts_at_zero_is_seen():
     assert not bool(ng.result == pb.RESULTS.coupled_samples)
 
 
+@pytest.mark.parametrize("last", (0.0, 0.5))
+@pytest.mark.parametrize(
+    "make",
+    (
+        pb.NaturalGradientDescent,
+        lambda problem: pb.NaturalGradientDescent(problem, pb.Tikhonov(1e-2), pb.solver.Dual()),
+        lambda problem: pb.NaturalGradientDescent(problem, pb.Tikhonov(1e-2), pb.solver.Primal()),
+        lambda problem: pb.NaturalGradientDescent(problem, step=pb.step.LevenbergMarquardt()),
+        lambda problem: pb.BlockDescent(problem, lambda path: path),
+    ),
+)
+def test_a_coupled_model_is_seen_after_a_first_step_that_failed(make, last):
+    centred = lambda h: h - jnp.mean(h, axis=0)[None]
+    problem = pb.Composite(lambda p, x: centred(jnp.tanh(x @ p["w"])) @ p["v"], square)
+    params, (x, y) = {"w": normal(3, 4), "v": last * normal(4, 2)}, (normal(9, 3), normal(9, 2))
+    opt = make(problem)
+    moved, state, record = opt.step(params, opt.init(params), (x.at[0, 0].set(jnp.nan), y))
+    assert record.result == pb.RESULTS.nonfinite_batch
+    for _ in range(2):
+        moved, state, record = opt.step(moved, state, (x, y))
+        assert record.result == pb.RESULTS.coupled_samples and not bool(record.accepted)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, moved, params))
+
+
 def test_inputs_may_be_a_tree_with_carried_leaves():
     inputs = {"x": normal(4, 3), "kind": "plain", "index": jnp.arange(4)}
 

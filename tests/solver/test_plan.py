@@ -86,6 +86,7 @@ def test_a_rule_that_damps_is_planned_as_it_factorises():
     assert factorised(step=rule) < factorised() / 3
     assert pb.plan(*args, step=pb.step.Geodesic(rule)).chosen == "Dual"
     assert factorised(step=0.5) == factorised(step=pb.step.LineSearch()) == factorised()
+    assert factorised(step=lambda count: 1 / (1 + count)) == factorised()
     with pytest.raises(ValueError, match=r"plan\(step=...\): step must be one of pullback.step"):
         pb.plan(*args, step="LevenbergMarquardt")
 

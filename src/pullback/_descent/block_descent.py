@@ -219,7 +219,7 @@ def _step(
     evaluation = evaluate(opt.problem, params, batch, strategy, penalty=opt.penalty)
     parts, g = opt.parts(params), evaluation.covector.astype(dtype)
     damping = jnp.asarray(opt.damping, dtype)
-    early = _before_solving(evaluation, params, state.count)
+    early = _before_solving(evaluation, params, state.updates)
     if due is None:
         update = (early == RESULTS.successful) & _is_due(opt, state.count)
     else:
@@ -351,11 +351,14 @@ def _rate(opt: BlockDescent, count: Count, length: Scalar) -> Scalar:
     return rate * jnp.minimum(1.0, longest / jnp.where(length > 0, rate * length, longest))
 
 
-def _before_solving(evaluation: Evaluation, params: Params, count: Count) -> RESULTS:
-    """Return the first thing that went wrong before anything is solved for."""
+def _before_solving(evaluation: Evaluation, params: Params, updates: Count) -> RESULTS:
+    """Return the first thing that went wrong before anything is solved for.
+
+    A model that mixes samples shows it before the first average, which a failed step puts off.
+    """
     rows, objective = evaluation.rows, evaluation.objective
     mixes = lambda: mixes_samples(rows.objective, rows.params, rows.outputs)
-    mixed = jax.lax.cond(count == 0, mixes, lambda: jnp.asarray(False))
+    mixed = jax.lax.cond(updates == 0, mixes, lambda: jnp.asarray(False))
     verdicts = [
         *unusable(objective, params, rows.outputs),
         (mixed, RESULTS.coupled_samples),

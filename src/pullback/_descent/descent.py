@@ -83,7 +83,7 @@ class NaturalGradientDescent(HasLoss):
         problem: AbstractProblem,
         inverse: AbstractInverse | None = None,
         solver: AbstractSolver | None = None,
-        step: AbstractStep | float | Scalar | None = None,
+        step: AbstractStep | float | Scalar | Callable | None = None,
         momentum: AbstractMomentum | None = None,
         metric_batch: Any = None,
         constraint: Callable[[Params], Params] | None = None,
@@ -100,8 +100,9 @@ class NaturalGradientDescent(HasLoss):
         - `inverse`: which generalised inverse; defaults to `MoorePenrose()`. Rules that damp
             (`LevenbergMarquardt`) take an undamped one.
         - `solver`: how it is computed; defaults to `solver.Auto()`.
-        - `step`: how far, one of `pullback.step`; a number is `Fixed(number)`. Defaults to
-            `LineSearch()`, which does not let the loss rise on the batch.
+        - `step`: how far, one of `pullback.step`; a number is `Fixed(number)`, and so
+            is a schedule (Optax's are such). Defaults to `LineSearch()`, which does not let the
+            loss rise on the batch.
         - `momentum`: `Spring(mu)` or `HeavyBall(mu)`; defaults to none.
         - `metric_batch`: `(inputs,)` or `(inputs, targets)` to average the metric over, e.g. for
             the Fisher metric of a population; defaults to the batch of each step. `step` takes
@@ -126,8 +127,8 @@ class NaturalGradientDescent(HasLoss):
         rule = LineSearch() if step is None else as_rule(step)
         if not isinstance(rule, AbstractStep):
             raise ValueError(
-                "step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), or a "
-                f"number, got {step!r}."
+                "step must be one of pullback.step, e.g. step=pullback.step.LineSearch(), a "
+                f"number or a schedule, got {step!r}."
             )
         example = "NaturalGradientDescent({}=lambda params: ...)".format
         for name, given in (("constraint", constraint), ("penalty", penalty)):
@@ -283,7 +284,7 @@ def _step(
     move, rule = proceed(opt.rule, sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
     solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
-    # A model that mixes samples shows it in the first step.
+    # A model that mixes samples shows it in the first step, or in its residual.
     stats, result = solved.judge(check_samples=state.count == 0)
     if memory is not None:
         result = memory.judged(result, opt.problem, sub.evaluation)

@@ -15,7 +15,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -357,10 +357,18 @@ def _from_raw(stored: np.ndarray, like: Array) -> Array:
     return jnp.asarray(stored)
 
 
+def _own_version() -> str:
+    """Return the version of this library, which may be imported from its sources."""
+    try:
+        return version("pullback")
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def _manifest(snapshot: Snapshot) -> dict[str, Any]:
     """Return what a checkpoint holds about its run, apart from its history and identity."""
     return {
-        "pullback": version("pullback"),
+        "pullback": _own_version(),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "jax": jax.__version__,
         "numpy": np.__version__,

@@ -87,7 +87,9 @@ class Stops(eqx.Module):
         result = RESULTS.where(mask.event() >= 0, RESULTS.flow_event, result)
         for left in mask.constraint:
             result = RESULTS.where(left, RESULTS.left_constraint, result)
-        return RESULTS.where(mask.field, halted, result)
+        result = RESULTS.where(mask.field, halted, result)
+        # Where the flow starts more is checked than where it ends.
+        return RESULTS.where(failed(start.result), start.result, result)
 
 
 def amplified(start: Inspection, now: Inspection, tolerance: Scalar) -> Array:

@@ -49,7 +49,11 @@ def outcome(
     stats: Stats,
     check_samples: bool | Array = False,
 ) -> RESULTS:
-    """Return the code of a solution; `check_samples` compares the batch with single samples."""
+    """Return the code of a solution; `check_samples` compares the batch with single samples.
+
+    A traced one does so wherever the residual is too large as well: an earlier step may have failed
+    for another reason before it was checked.
+    """
     no = jnp.asarray(False)
     rows, factors = factorised.rows, factorised.factors
     damped = factorised.damping is not None
@@ -60,10 +64,11 @@ def outcome(
     differential = (evaluation.value, evaluation.differential)
     finite_inputs, finite_outputs = finite_data(evaluation, plain)
     couples = no
+    certified = stats.residual <= tolerance(rows.dtype)
     if check_samples is not False:
         mixes = lambda: mixes_samples(objective, plain.params, plain.outputs)
-        couples = jax.lax.cond(check_samples, mixes, lambda: no)  # no sums over devices in there
-    certified = stats.residual <= tolerance(rows.dtype)
+        doubtful = check_samples | ~certified
+        couples = jax.lax.cond(doubtful, mixes, lambda: no)  # no sums over devices in there
     verdicts = [
         (~all_finite(plain.params), RESULTS.nonfinite_params),
         (~finite_inputs, RESULTS.nonfinite_batch),

@@ -45,6 +45,7 @@ def spectrum(
     if cutoff is not None and cutoff > 0:
         ax.axhline(cutoff, color="0.5", ls=":", label=f"cut-off {cutoff:.1e}")
     ax.set(yscale="log", xlabel="index", ylabel="singular value")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=False, fontsize=8)
     return figure, ax
 

@@ -73,7 +73,6 @@ def kernel(
     spectrum({"values": values}, axes=right)
     right.get_legend().remove()
     right.set(title="singular values", ylabel="")
-    right.xaxis.get_major_locator().set_params(integer=True)
     if values.min() * DECADE > values.max():
         right.set(yscale="linear", ylim=(0, 1.1 * values.max()))
     return figure, (left, right)

@@ -213,13 +213,16 @@ def plan(
 
 
 def _of_rule(step: Any, problem: Any, inverse: AbstractInverse, dtype: Any) -> AbstractInverse:
-    """Return what an optimiser with this step rule factorises with; a number is a fixed rate."""
-    if step is None or (eqx.is_array_like(step) and not isinstance(step, bool)):
+    """Return what an optimiser with this step rule factorises with; numbers are fixed rates."""
+    number = eqx.is_array_like(step) and not isinstance(step, bool)
+    rule_like = hasattr(step, "least_damping") and not isinstance(step, type)
+    schedule = callable(step) and not isinstance(step, type) and not rule_like
+    if step is None or number or schedule:
         return inverse
-    if isinstance(step, type) or not hasattr(step, "least_damping"):
+    if not rule_like:
         raise ValueError(
             "plan(step=...): step must be one of pullback.step, e.g. "
-            f"step=pullback.step.LevenbergMarquardt(), or a number, got {step!r}."
+            f"step=pullback.step.LevenbergMarquardt(), a number or a schedule, got {step!r}."
         )
     rule: Any = step
     rule.check(problem, inverse)

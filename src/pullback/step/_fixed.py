@@ -42,6 +42,7 @@ class Fixed(AbstractStep):
 
 
 def as_rule(rule: Any) -> Any:
-    """Return `Fixed(number)` for a number, and anything else as it is."""
+    """Return `Fixed(rate)` for a number or a schedule, and anything else as it is."""
     number = eqx.is_array_like(rule) and not isinstance(rule, bool)
-    return Fixed(rule) if number else rule
+    schedule = callable(rule) and not isinstance(rule, type | AbstractStep)
+    return Fixed(rule) if number or schedule else rule

@@ -4,6 +4,7 @@ It takes one more product with the second derivative of the model and uses the s
 (`Subproblem.curve`).
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from .._base.checks import positive
@@ -19,12 +20,15 @@ class Geodesic(AbstractStep):
     bound: float | Scalar
     numbers_are_data: ClassVar[bool] = True
 
-    def __init__(self, step_rule: AbstractStep | float | Scalar, bound: float | Scalar = 1.0):
+    def __init__(
+        self, step_rule: AbstractStep | float | Scalar | Callable, bound: float | Scalar = 1.0
+    ):
         """Choose the rule to bend.
 
         **Arguments:**
 
-        - `step_rule`: how far along the curve, e.g. `LineSearch()`; a number is `Fixed(number)`.
+        - `step_rule`: how far along the curve, e.g. `LineSearch()`; a number or a
+            schedule is `Fixed(...)`.
         - `bound`: the largest ‖a‖/‖d‖ with which the second order is used; where the ratio is
             larger the Taylor series says nothing, and the step is straight. `Record.curvature` has
             what was used.
@@ -32,8 +36,8 @@ class Geodesic(AbstractStep):
         rule = as_rule(step_rule)
         if not isinstance(rule, AbstractStep) or isinstance(rule, Geodesic):
             raise ValueError(
-                "Geodesic takes another step rule, e.g. Geodesic(LineSearch()), or a number, got "
-                f"{step_rule!r}."
+                "Geodesic takes another step rule, e.g. Geodesic(LineSearch()), a number or a "
+                f"schedule, got {step_rule!r}."
             )
         positive("Geodesic", "bound", bound)
         self.step_rule = rule
