@@ -40,7 +40,8 @@ def test_the_section_is_rewritten_and_the_rest_stays(finished):
     text = script["page"](BEFORE, finished)
     assert text.startswith("# Page\n\nwords\n\n## Measured\n") and "old" not in text
     assert text.endswith("tuned.\n\n## After\n\nmore words\n")
-    assert "with version 9.8, 2030-01-02 to 2030-01-05." in text
+    assert "with version 9.8, 2030-01-02 to 2030-01-05. All runs" in text
+    assert "Not measured" not in text
     assert "### A: Poisson" in text and "median of 5 seeds" in text and "### G: " in text
     assert sum(line.endswith(", without Spring") for line in text.splitlines()) == 1
     # Bold and named where it is above, in the summary and in the table.
@@ -70,6 +71,18 @@ def test_what_is_not_finished_is_refused(finished, change, words):
     change(finished)
     with pytest.raises(SystemExit, match=words):
         script["page"](BEFORE, finished)
+
+
+def test_some_equations_alone_and_the_others_are_said_to_be_missing(finished):
+    for name in ("D", "F-prime", "G"):
+        (finished / "runs" / name).rename(finished / name)
+    (finished / "runs/Burgers/seed-0/run.json").unlink()
+    text = script["page"](BEFORE, finished, ["E", "A", "B", "C"])
+    assert "\n\n**Not measured with it: D, F', G, Burgers.**\n\n### Beside" in text
+    assert "### E: heat" in text and "### Burgers" not in text
+    assert text.index("### A: ") < text.index("### B: ")
+    with pytest.raises(SystemExit, match="unknown: Z"):
+        script["page"](BEFORE, finished, ["Z"])
 
 
 def test_the_page_has_the_section():

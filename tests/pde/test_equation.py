@@ -121,6 +121,20 @@ def test_terms_are_the_stack_of_all_residuals():
     np.testing.assert_allclose(ng.value, r @ r / 2, rtol=1e-12)
 
 
+def test_a_field_may_satisfy_its_conditions_by_construction():
+    equation = pde.Equation(
+        residual=lambda u, x: pde.laplacian(u, x) + 1.0, domain=BOX, inside=5, conditions=[]
+    )
+    assert equation.names == ("inside",)
+    batch = equation.points(KEY)
+    assert set(batch) == {"inside"} and batch["inside"][0].shape == (5, 2)
+    hard = lambda params, x: params * jnp.sin(x[0])
+    (x,) = batch["inside"]
+    problem = equation.problem(hard)
+    value = problem.value(problem.outputs(jnp.asarray(2.0), {"inside": x}), batch)
+    np.testing.assert_allclose(value, np.mean((1 - 2 * np.sin(x[:, 0])) ** 2) / 2, rtol=1e-14)
+
+
 def test_a_system_and_a_residual_that_receives_the_parameters():
     equation = pde.Equation(
         residual=lambda u, x, p: (p["k"] * pde.partial(lambda y: u(y)[0], x, 0), u(x)[1] - x[0]),
@@ -242,6 +256,8 @@ def test_what_cannot_work_raises_with_the_cure():
         pde.Equation(residual=residual, domain=BOX)
     with pytest.raises(ValueError, match=r"residual must be a function"):
         pde.Equation(domain=BOX)
+    with pytest.raises(ValueError, match=r"conditions=.*must be a list of conditions"):
+        pde.Equation(residual=residual, domain=BOX, conditions=pde.Dirichlet(0.0, 3))
     with pytest.raises(ValueError, match=r"'border' is none"):
         small(weights={"border": 1.0})
     with pytest.raises(ValueError, match="Leave renewed= out"):

@@ -55,6 +55,21 @@ def test_the_periodic_network_is_periodic_and_has_the_dsgnar_problem():
     assert case.steps == 1600 and equation.size < equation.inside
 
 
+def test_the_field_of_burgers_has_its_symmetry_and_its_values():
+    case = lab.case("Burgers")
+    params = case.start(jax.random.key(0))
+    u = lambda t, x: float(case.field(params, jnp.asarray([t, x])))
+    assert u(0.7, 0.3) == -u(0.7, -0.3) and abs(u(0.7, 0.3) + np.sin(0.3 * np.pi)) > 1e-3
+    assert abs(u(0.0, 0.4) + np.sin(0.4 * np.pi)) < 1e-15 and u(0.7, 0.0) == 0.0
+    assert abs(u(0.7, 1.0)) < 1e-15 and abs(u(0.2, -1.0)) < 1e-15
+    equation = case.equation
+    assert equation.names == ("inside",) and equation.size < equation.inside
+    points = np.asarray(equation.points(jax.random.key(1))["inside"][0])
+    assert points.min() >= 0 and points.max() <= 1 and 0.18 < np.mean(points[:, 1] < 0.01) < 0.25
+    test = case.test(jax.random.key(2))[0]
+    assert np.mean(test[:, 1] < 0) > 0.4, "errors are those on the whole strip"
+
+
 def test_the_reference_of_allen_cahn_solves_it():
     """Against implicit finite differences, which share nothing with Fourier modes."""
     points, values = references.allen_cahn(modes=512, steps=400, kept=4)

@@ -121,7 +121,8 @@ class Equation(eqx.Module):
         - `domain`: a `Box`, or a function `(key, count)` that returns points inside. Defaults to
             the unit box, of the dimension of the network.
         - `conditions`: a list of `Dirichlet`, `Neumann`, `Initial`, `Periodic`, `Data`,
-            `Condition`; the terms have their names, with a number if a name is repeated.
+            `Condition`; the terms have their names, with a number if a name is repeated. An empty
+            list is for a field that satisfies its conditions by construction.
         - `weights`: a weight for each term, `inside` and the names of the conditions; defaults to
             1. They multiply the loss of a term and its metric.
         - `adaptive`: draws the points inside by their residual, `ByResidual()`; defaults to none.
@@ -361,7 +362,7 @@ def _held(condition: AbstractCondition, field: Field) -> Callable[[Params, Any],
 
 def _labels(conditions: Any) -> tuple[str, ...]:
     """Return a name for each condition, with a number where one is repeated."""
-    if not isinstance(conditions, tuple | list) or not conditions:
+    if not isinstance(conditions, tuple | list):
         raise error("Equation", "conditions", conditions, "a list of conditions", EXAMPLE)
     labels: list[str] = []
     for condition in conditions:

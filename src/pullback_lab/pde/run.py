@@ -198,7 +198,7 @@ def solve(
     if late() or begun >= steps:
         notes.end(steps, begun >= steps)
         return notes.found
-    batches = chosen.equation.batches(points)
+    batches = chosen.equation.batches(points, chosen.field)
     # `fit` makes several steps at once, but stops where it evaluates: there `watch` measures.
     done = fit(
         opt, params, batches, steps, key=draws, evaluate=lambda params: {}, every=every,
