@@ -43,6 +43,6 @@ class Fixed(AbstractStep):
 
 def as_rule(rule: Any) -> Any:
     """Return `Fixed(rate)` for a number or a schedule, and anything else as it is."""
-    number = eqx.is_array_like(rule) and not isinstance(rule, bool)
-    schedule = callable(rule) and not isinstance(rule, type | AbstractStep)
-    return Fixed(rule) if number or schedule else rule
+    if isinstance(rule, AbstractStep | type | bool):
+        return rule
+    return Fixed(rule) if callable(rule) or eqx.is_array_like(rule) else rule
