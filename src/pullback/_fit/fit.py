@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jaxtyping import PRNGKeyArray
 
 from .._base.types import Params
+from .._compat.processes import checksum
 from ..until import AbstractEvent
 from .arguments import as_key, check_arguments
 from .batches import as_source, first_state
@@ -121,7 +122,10 @@ def fit(
         processes.see(store)
         begin = processes.together(
             lambda: _start(opt, params, ready.batches, key, state, sampler, store, resume),
-            lambda begin: f"steps={steps}, key={digest(key)}, {begin.step} steps made",
+            lambda begin: (
+                f"steps={steps}, key={digest(key)}, {begin.step} steps made, checksum "
+                f"{checksum((opt, begin.params, begin.state))} of optimiser, parameters and state"
+            ),
         )
         if begin.step > steps:
             raise ValueError(
