@@ -4,12 +4,14 @@ Reads names of cases, and prints one line of JSON for each:
 
 - `solver-inverse-samples-inputs-width`: the program of a natural gradient on eight devices is
   compiled and read: what is sent, and the memory of a device. It is not run; shapes are enough.
+- `program-model-solver-samples`: the same of a model of `devices.py`, damped, on eight devices only.
 - `panels-devices-rows`: the Cholesky factorisation of `solver/_panels.py`, compared with NumPy.
+- `dealt-devices-rows`: the same of a matrix of which every device has the lower triangle.
 - `tall-devices-rows-columns`: `tall_svd`, compared with NumPy, and `few-inverse`, a natural
   gradient with it, compared with that of one device.
 - `refused`: what is said where a matrix is larger than the bound.
 - `where`: what statistics say of where things were.
-- `small-` and a case of `devices.py`: that case with K in panels, as if it were large.
+- `small-` and a case of `devices.py`: that case with K or G in panels, as if it were large.
 """
 
 import functools
@@ -120,25 +122,44 @@ def compiled(function, *shapes):
 def measured(case):
     """Memory of one device, alone and of eight, and what it is sent then."""
     solver, inverse, *sizes = case.split("-")
-    solver, inverse = getattr(pb.solver, solver)(), INVERSES[inverse]
+    strategy = Strategy(INVERSES[inverse], getattr(pb.solver, solver)())
     problem, params, batch = problem_of(*map(int, sizes))
-    strategy = Strategy(inverse, solver)
+    alone = lambda params, batch: compute(problem, params, batch, strategy, careful=False)
+    one = compiled(alone, params, batch)
+    found = of_eight(problem, params, batch, strategy)
+    return found | {"alone": one.memory_analysis().temp_size_in_bytes}
+
+
+def program(case):
+    """What the program of a model sends on eight devices, and the bytes of what it must not."""
+    model, solver, samples = case.split("-")[1:]
+    function, loss, metric, params, batch = devices.MODELS[model]()
+    shaped = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+    more = lambda x: jax.ShapeDtypeStruct((int(samples), *x.shape[1:]), x.dtype)
+    params, (x, *y) = jax.tree.map(shaped, params), jax.tree.map(more, batch)
+    batch = Batch(x, y[0] if y else None)
+    strategy = Strategy(INVERSES["Tikhonov"], getattr(pb.solver, solver)())
+    found = of_eight(pb.Composite(function, loss, metric), params, batch, strategy)
+    m, size = found["shape"]
+    return found | {"rows": 8 * m * size, "batch": 8 * math.prod(x.shape)}
+
+
+def of_eight(problem, params, batch, strategy):
+    """Memory of one of eight devices, and what it is sent."""
     mesh = jax.make_mesh((8,), ("data",))
     on = lambda spec: NamedSharding(mesh, PartitionSpec(spec))
     layout = Layout(mesh, ("data",))
-    alone = lambda params, batch: compute(problem, params, batch, strategy, careful=False)
     many = lambda *point: compute_shared(layout, problem, *point, strategy, careful=False)
     there = lambda tree, spec: jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on(spec)), tree
     )
-    one = compiled(alone, params, batch)
     eight = compiled(many, there(params, None), there(batch, "data"))
     sent, loops = read(eight.as_text())
     zeros = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
-    spread = jax.device_put(tuple(zeros(batch)), on("data"))
-    plan = pb.plan(problem, zeros(params), spread, inverse=inverse, solver=solver)
+    given = [x for x in batch if x is not None]
+    spread = jax.device_put(tuple(zeros(given)), on("data"))
+    plan = pb.plan(problem, zeros(params), spread, inverse=strategy.inverse, solver=strategy.solver)
     return {
-        "alone": one.memory_analysis().temp_size_in_bytes,
         "each": eight.memory_analysis().temp_size_in_bytes,
         "sent": volume(sent),
         "loops": loops,
@@ -153,29 +174,38 @@ def measured(case):
 
 def panels(case):
     """How far a solution is from that of NumPy, and whether pivots were found to be positive."""
-    count, rows = map(int, case.split("-")[1:])
+    how, *numbers = case.split("-")
+    count, rows = map(int, numbers)
     mesh, axis = jax.make_mesh((count,), ("data",)), Axis(("data",), count)
-    spread = NamedSharding(mesh, PartitionSpec("data"))
     rng = np.random.default_rng(0)
     a, r = rng.standard_normal((rows, rows + 9)), rng.standard_normal(rows)
+    kernel = a @ a.T
+    # Above the diagonal there may be anything.
+    lower = np.tril(kernel) + np.triu(np.full_like(kernel, np.nan), 1)
 
     def solve(a):
-        made = _panels.Panels.of(a, lambda other: a @ other.T, axis)
+        if how == "panels":
+            made = _panels.Panels.of(a, lambda other: a @ other.T, axis)
+        else:
+            made = _panels.Panels.dealt(jnp.asarray(lower), axis)
         factor, positive = made.cholesky(jnp.asarray(0.1))
         _, negative = made.cholesky(jnp.asarray(-100.0))
+        factor = factor if how == "panels" else _panels.DealtFactor(factor, rows)
         return factor.solve(jnp.asarray(r)), made.diagonal, positive, negative
 
+    spec = PartitionSpec("data" if how == "panels" else None)
     mapped = jax.shard_map(
-        solve, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec(), check_vma=False
+        solve, mesh=mesh, in_specs=spec, out_specs=PartitionSpec(), check_vma=False
     )
-    y, diagonal, positive, negative = jax.jit(mapped)(jax.device_put(a, spread))
-    kernel = a @ a.T
+    y, diagonal, positive, negative = jax.jit(mapped)(jax.device_put(a, NamedSharding(mesh, spec)))
+    if how == "dealt":
+        diagonal = np.reshape(diagonal, (count, -1)).T.ravel()[:rows]
     expected = np.linalg.solve(kernel + 0.1 * np.eye(rows), r)
     return {
         "gap": devices.gap(y, expected),
         "diagonal": devices.gap(diagonal, np.diag(kernel)),
         "pivots": [bool(positive), bool(negative)],
-        "panels": len(_panels.cuts(rows // count, count)),
+        "panels": len(_panels.cuts(-(-rows // count), count)),
     }
 
 
@@ -245,7 +275,8 @@ def refused(_):
 
 
 def small(case):
-    # Nor are there eigenvectors to take over.
+    # Nor are there eigenvectors of K to take over.
+    _panels.COPIED = 0
     _scaled_rows.COPIED, _scaled_rows.SPARE, _panels.NARROWEST = 0, 0, 1
     case = case.removeprefix("small-")
     return devices.run(case) if case.count("-") == 5 else devices.checked(case)
@@ -255,7 +286,9 @@ if __name__ == "__main__":
     assert jax.device_count() == 8
     for name in sys.argv[1:]:
         how = {
+            "program": program,
             "panels": panels,
+            "dealt": panels,
             "tall": tall,
             "few": few,
             "small": small,

@@ -72,9 +72,9 @@ class Case:
             return jax.tree.map(jnp.asarray, batch)
         return pb.shard(self.own(batch), self.mesh)
 
-    def fit(self, batches, steps, **options):
+    def fit(self, batches, steps, params=None, **options):
         options = {"progress": False, "until": ()} | options
-        return pb.fit(OPT, self.params, batches, steps, **options)
+        return pb.fit(OPT, self.params if params is None else params, batches, steps, **options)
 
 
 def gradient(case):
@@ -198,6 +198,7 @@ def bad(case):
     long = jax.tree.map(local, (x[:count], y[:count]))
     solve = lambda batch: pb.natural_gradient(PROBLEM, case.params, batch)
     good = case.spread(BATCH)
+    own = jax.tree.map(lambda x: x * (1 + case.place), case.params)
     hidden = case.folder / (f"hidden{case.place}" if last else "seen")
 
     def raising(steps):
@@ -222,6 +223,11 @@ def bad(case):
         "steps": lambda: case.fit(good, 4 if last else 3),
         "no steps": lambda: case.fit(good, -1 if last else 3),
         "key": lambda: case.fit(good, 3, key=case.place),
+        "start": lambda: pb.natural_gradient(PROBLEM, own, good, inverse=INVERSE),
+        "start of fit": lambda: case.fit(good, 3, params=own),
+        "damping": lambda: pb.natural_gradient(
+            PROBLEM, case.params, case.shard(UNEVEN), inverse=pb.Tikhonov(0.1 * (1 + case.place))
+        ),
         "nan": lambda: solve(case.spread((spoilt, y))),
         # The first process has two of the seven, and two shares; the other ones are filled up.
         "uneven nan": lambda: solve(case.shard((uneven, UNEVEN[1]))),

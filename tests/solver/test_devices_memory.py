@@ -27,7 +27,8 @@ def run(*cases):
 
 def test_a_shared_cholesky_factorisation_is_that_of_numpy():
     # More panels than one, the last one narrower, on more and on fewer devices.
-    for line in run("panels-2-70", "panels-4-100", "panels-8-264"):
+    dealt = "dealt-2-70", "dealt-4-101", "dealt-8-261"
+    for line in run("panels-2-70", "panels-4-100", "panels-8-264", *dealt):
         assert line["panels"] > 1
         assert line["gap"] < 1e-12
         assert line["diagonal"] < 1e-14
@@ -74,8 +75,10 @@ def test_statistics_say_where_things_were():
     assert first == second > 0, "the second call compiles nothing"
 
 
-SMALL = ("dense-Dual-Tikhonov-Weights-Explicit-2",)
+SMALL = ("dense-Dual-Tikhonov-Weights-Explicit-2", "dense-Primal-Tikhonov-Weights-Auto-8")
 MORE = (
+    "conv-Primal-Tikhonov-Mean-Explicit-4",
+    "scores-Primal-Tikhonov-Weights-Auto-2",
     "conv-Dual-Tikhonov-Weights-Explicit-4",
     "scores-Dual-Tikhonov-Mean-Auto-8",
     "pde-Dual-Tikhonov-Sum-Auto-4",
@@ -89,12 +92,12 @@ def check_answers(cases):
         assert line["equal"]
 
 
-def test_the_answer_with_k_in_panels_is_that_of_one_device():
+def test_the_answer_with_k_or_g_in_panels_is_that_of_one_device():
     check_answers(SMALL)
 
 
 @pytest.mark.slow
-def test_more_answers_with_k_in_panels():
+def test_more_answers_with_k_or_g_in_panels():
     check_answers(MORE)
 
 
@@ -143,3 +146,26 @@ def test_dual_keeps_its_rows_of_k():
 @pytest.mark.slow
 def test_a_tall_svd_sends_triangles():
     check_programs(["SVD-Tikhonov-8192-12-4"], 1 / 4)
+
+
+@pytest.mark.slow
+def test_devices_share_the_factorisation_of_a_large_metric():
+    # P = 1064: G is larger than what each device would factorise a copy of.
+    check_programs(["Primal-Tikhonov-65536-16-56"], 1 / 2)
+
+
+MODELS = ("conv", "attention", "scan", "pde", "scores")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_no_model_gathers_its_batch_or_its_rows(model):
+    solvers = ("SVD", "Primal", "Dual", "Krylov")
+    lines = run(*(f"program-{model}-{solver}-2048" for solver in solvers))
+    assert len(lines) == len(solvers)
+    for line in lines:
+        assert not {line["batch"], line["rows"]} & set(line["gathers"]), line
+        if "Krylov" in line["case"]:
+            check_iterations(line)
+        else:
+            assert line["planned"] / 1.2 < line["sent"] < 1.2 * line["planned"], line

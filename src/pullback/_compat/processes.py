@@ -7,7 +7,9 @@ import zlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh
 
@@ -49,22 +51,45 @@ def texts(text: str) -> list[str]:
 _alike: set[tuple[Any, str]] = set()
 
 
-def check_alike(mesh: Mesh | AbstractMesh, words: str) -> None:
+def check_alike(mesh: Mesh | AbstractMesh, words: str, common: Any = None) -> None:
     """Raise a `ValueError` on every process if one has other arrays, described in words.
 
     Arrays of one mesh have one shape. Programs for several shapes would wait for each other without
-    end. What was compared once is not compared again.
+    end. With other numbers in what is `common`, each process would follow a gradient of its own.
+    What was compared once is not compared again.
     """
     if (mesh, words) in _alike or len(processes_of(mesh)) < max(jax.process_count(), 2):
         return
     code = zlib.crc32(words.encode()) & 0x7FFFFFFF
-    if len(set(np.ravel(everywhere([code])).tolist())) > 1:
+    codes, sums = everywhere([code, checksum(common)]).T.tolist()
+    if len(set(codes)) > 1:
         each = " ".join(f"Process {k} has {told}." for k, told in enumerate(texts(words)))
         raise ValueError(
             f"the processes have batches of different shapes. {each} Pass the samples of each "
             "process to pullback.shard((x, y), mesh), which pads them to one length."
         )
+    if len(set(sums)) > 1:
+        raise ValueError(
+            "the processes have different parameters, or different numbers in the problem, the "
+            f"inverse or the state (checksums {sums}). Make them from the same seed on every "
+            "process; only batches differ."
+        )
     _alike.add((mesh, words))
+
+
+def checksum(tree: Any) -> int:
+    """Return a number that tells apart the numbers of trees that each process has as a whole."""
+    code = 0
+    for x in jax.tree.leaves(tree):
+        if isinstance(x, jax.Array) and not isinstance(x, Tracer):
+            if not (x.is_fully_addressable or x.is_fully_replicated):
+                continue
+            x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+            x = x if x.is_fully_addressable else x.addressable_data(0)
+        elif not isinstance(x, np.ndarray | np.generic | int | float | complex):
+            continue
+        code = zlib.crc32(np.asarray(x).tobytes(), code)
+    return code & 0x7FFFFFFF
 
 
 def described(tree: Any) -> str:

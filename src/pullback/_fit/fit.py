@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jaxtyping import PRNGKeyArray
 
 from .._base.types import Params
+from .._compat.processes import checksum
 from ..until import AbstractEvent
 from .arguments import as_key, check_arguments
 from .batches import as_source, first_state
@@ -121,7 +122,7 @@ def fit(
         processes.see(store)
         begin = processes.together(
             lambda: _start(opt, params, ready.batches, key, state, sampler, store, resume),
-            lambda begin: f"steps={steps}, key={digest(key)}, {begin.step} steps made",
+            lambda begin: _described(opt, steps, key, begin),
         )
         if begin.step > steps:
             raise ValueError(
@@ -171,6 +172,15 @@ def _ready(
     if checkpoint is not None and not isinstance(checkpoint, Checkpoints):
         checkpoint = Checkpoints(checkpoint)
     return _Ready(given, stream, looks, checkpoint)
+
+
+def _described(opt: Optimiser, steps: int, key: PRNGKeyArray, begin: Snapshot) -> str:
+    """Return what all processes must have in common, in words."""
+    same = checksum((opt, begin.params, begin.state))
+    return (
+        f"steps={steps}, key={digest(key)}, {begin.step} steps made, checksum {same} of optimiser, "
+        "parameters and state"
+    )
 
 
 def _start(

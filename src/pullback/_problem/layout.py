@@ -49,7 +49,7 @@ def find_layout(
         return None, (common, tuple(map(trimmed, batches)))
     if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(batches)):
         given = [batch for batch in batches if batch is not None]
-        check_alike(layout.mesh, described(given if len(given) > 1 else given[0]))
+        check_alike(layout.mesh, described(given if len(given) > 1 else given[0]), common)
     if layout.params is None:
         common = put(common, layout, PartitionSpec())
     else:

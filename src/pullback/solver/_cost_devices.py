@@ -18,7 +18,7 @@ from .._gram.kernel import tile_count
 from .._gram.structured import block_size
 from ..inverse._base import AbstractInverse
 from ._cost import KRYLOV_STEPS, SINGULAR, VECTORS, Cost, Kept, Setting, factorisation, held_of
-from ._panels import COPIED, MORE, cuts
+from ._panels import COPIED, MORE, cuts, is_shared
 
 PRODUCTS = 4
 """How many of each a solution, its right-hand side and its certificate take; `SVD` one less."""
@@ -93,9 +93,15 @@ def primal_share(
         for term in setting.terms
     ]
     memory = cost.memory - workspace + min(workspace, max(blocks) / n * setting.item)
-    sent = (1.0 * size**2 + _products(setting)) * setting.item
-    flops = (cost.flops - solve) / n + solve
+    sent, formed = 1.0 * size**2 + _products(setting), (cost.flops - solve) / n
     remark = f"{cost.remark}; G on every device"
+    damped = inverse.damping is not None or inverse.factorised_per_damping
+    if damped and is_shared(size, setting.item, n):
+        sent += size**2 * (1 + 1 / (n + MORE)) / 2
+        # As for K.
+        solve *= 1 / n + 1 / len(cuts(-(-size // n), n)) ** 2
+        remark = f"{remark}, its factorisation shared"
+    flops, sent = formed + solve, sent * setting.item
     return cost._replace(flops=flops, memory=memory, remark=remark, sent=sent)
 
 

@@ -41,6 +41,11 @@ def cuts(rows: int, devices: int) -> tuple[tuple[int, int], ...]:
     return tuple((start, min(start + width, rows)) for start in range(0, rows, width))
 
 
+def is_shared(size: int, itemsize: int, devices: int) -> bool:
+    """Return whether devices share the factorisation of G, where all have it and it is damped."""
+    return devices > 1 and size * size * itemsize > COPIED
+
+
 class PanelFactor(eqx.Module):
     """L of L Lᵀ: the diagonal blocks on every device, and its own rows below them."""
 
@@ -70,6 +75,20 @@ class PanelFactor(eqx.Module):
         return jnp.concatenate(back[::-1], axis=1).ravel()
 
 
+class DealtFactor(eqx.Module):
+    """L of L Lᵀ, of a matrix whose rows were dealt to the devices."""
+
+    factor: PanelFactor
+    size: int = eqx.field(static=True)
+
+    def solve(self, x: Float[Array, " P"]) -> Float[Array, " P"]:
+        """Return (L Lᵀ)⁻¹ x, on every device."""
+        n = self.factor.axis.size
+        dealt = jnp.pad(x, (0, -self.size % n)).reshape(-1, n).T.ravel()
+        found = self.factor.solve(dealt)
+        return found.reshape(n, -1).T.ravel()[: self.size]
+
+
 class Panels(eqx.Module):
     """A symmetric matrix in panels, of each the rows of this device."""
 
@@ -91,6 +110,31 @@ class Panels(eqx.Module):
             return tuple(block[start:, start:end] for start, end in places)
 
         return Panels(around(mine, cut, axis), axis)
+
+    @staticmethod
+    def dealt(matrix: Float[Array, "P P"], axis: Axis) -> "Panels":
+        """Return a matrix of which every device has the lower triangle.
+
+        Of n devices the d-th takes the rows i n + d. The rows below a panel are then below it in the
+        matrix, too. Where n does not divide P, the last rows are zero.
+        """
+        n, size = axis.size, matrix.shape[0]
+        rows, here = -(-size // n), place(axis)
+        parts = []
+        for start, end in cuts(rows, n):
+            width, first, last = end - start, start * n, min(end * n, size)
+            columns = matrix[:, first:last]
+            short = end * n - last
+            # The block on the diagonal is small, and the only one that is needed as a whole.
+            block = jnp.pad(jnp.tril(columns[first:last]), (0, short))
+            block = block + jnp.tril(block, -1).T
+            top = jnp.take(block.reshape(width, n, -1), here, axis=1)
+            index = jnp.arange(end, rows) * n + here
+            below = columns.at[index].get(mode="fill", fill_value=0.0)
+            part = jnp.concatenate([top, jnp.pad(below, ((0, 0), (0, short)))])
+            # The columns of a panel are those of one device after another.
+            parts.append(part.reshape(-1, width, n).swapaxes(1, 2).reshape(-1, n * width))
+        return Panels(tuple(parts), axis)
 
     @property
     def diagonal(self) -> Float[Array, " m"]:

@@ -17,12 +17,12 @@ from ._base import AbstractSolver, Places
 from ._cost import primal_cost
 from ._cost_devices import primal_share
 from ._redamped import without
+from ._spread_metric import as_matrix
 from ._symmetric import (
     AbstractSymmetricFactors,
     Damped,
     Eigen,
     Family,
-    Matrix,
     damped,
     eigen,
     refine,
@@ -195,14 +195,17 @@ class Primal(AbstractSolver):
         - `rows`: what is to be factorised.
         """
         gram, order = self._metric(rows)
-        return Family(Matrix(gram), eqx.Partial(PrimalFactors, rows=rows, order=order), rows)
+        return Family(
+            as_matrix(gram, rows), eqx.Partial(PrimalFactors, rows=rows, order=order), rows
+        )
 
     def factorise(self, rows, inverse):
         gram, order = self._metric(rows)
         if inverse.damping is None:
             return PrimalFactors(rows, eigen(gram, rows, inverse), None, order)
         damping = jnp.asarray(inverse.damping, rows.dtype)
-        return PrimalFactors(rows, damped(Matrix(gram), damping, self.careful), damping, order)
+        factors = damped(as_matrix(gram, rows), damping, self.careful)
+        return PrimalFactors(rows, factors, damping, order)
 
     def _metric(self, rows: AbstractRows) -> tuple[Gram, np.ndarray | None]:
         """Return G, and the order of its parameters if that is not the one of the flat vector."""

@@ -25,7 +25,7 @@ from .._gram.centred import Gram
 from .._rows.rows import AbstractRows
 from ..inverse._base import AbstractInverse, respond
 from ._base import AbstractDecomposition, AbstractFactors, Spectrum
-from ._panels import PanelFactor
+from ._panels import DealtFactor, PanelFactor
 from ._redamped import Redamped, damped_filter, inverse_damping
 
 Map = Callable[[Array], Array]
@@ -89,7 +89,7 @@ class Damped(eqx.Module):
     input, and keeping a copy would double the memory.
     """
 
-    cholesky: "Cholesky | PanelFactor"
+    cholesky: "Cholesky | PanelFactor | DealtFactor"
     again: "AbstractMatrix"
     damping: Scalar
     proved: Array
@@ -140,7 +140,7 @@ class Cholesky(eqx.Module):
 class Factored(NamedTuple):
     """K + λ or G + λ = L Lᵀ, and what tells whether to rely on it."""
 
-    factor: Cholesky | PanelFactor
+    factor: Cholesky | PanelFactor | DealtFactor
     positive: Array
     """Whether all pivots were."""
     size: Scalar
