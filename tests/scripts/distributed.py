@@ -4,7 +4,7 @@ Reads names of cases, and prints one line of JSON for each:
 
 - `solver-inverse-samples-inputs-width`: the program of a natural gradient on eight devices is
   compiled and read: what is sent, and the memory of a device. It is not run; shapes are enough.
-- `program-model-solver-samples`: the same of a model of `devices.py`, damped, on eight devices only.
+- `program-model-solver-samples`: the same of a model of `devices.py`, damped, on eight devices.
 - `panels-devices-rows`: the Cholesky factorisation of `solver/_panels.py`, compared with NumPy.
 - `dealt-devices-rows`: the same of a matrix of which every device has the lower triangle.
 - `tall-devices-rows-columns`: `tall_svd`, compared with NumPy, and `few-inverse`, a natural

@@ -115,8 +115,8 @@ class Panels(eqx.Module):
     def dealt(matrix: Float[Array, "P P"], axis: Axis) -> "Panels":
         """Return a matrix of which every device has the lower triangle.
 
-        Of n devices the d-th takes the rows i n + d. The rows below a panel are then below it in the
-        matrix, too. Where n does not divide P, the last rows are zero.
+        Of n devices the d-th takes the rows i n + d. The rows below a panel are then below it
+        in the matrix, too. Where n does not divide P, the last rows are zero.
         """
         n, size = axis.size, matrix.shape[0]
         rows, here = -(-size // n), place(axis)
