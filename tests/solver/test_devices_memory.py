@@ -169,3 +169,32 @@ def test_no_model_gathers_its_batch_or_its_rows(model):
             check_iterations(line)
         else:
             assert line["planned"] / 1.2 < line["sent"] < 1.2 * line["planned"], line
+
+
+LARGE = """
+import jax, numpy as np, _shares
+jax.config.update("jax_enable_x64", True)
+def prepared(count):
+    mesh = jax.make_mesh((count,), ("data",), devices=jax.devices()[:count])
+    return _shares.prepared("Dual", _shares.LARGE["Dual"], mesh)
+flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+call, _ = prepared(4)
+found = [flat(call()) for _ in range(8)]
+alone = np.asarray(prepared(1)[1]["vector"])
+print(max(np.linalg.norm(v - alone) for v in found) / np.linalg.norm(alone))
+"""
+
+
+@pytest.mark.slow
+def test_devices_meet_in_the_same_collectives_where_arrays_are_large():
+    """Small programs run one operation after another; large ones do not, and have hung here."""
+    examples = str(Path(__file__).parents[2] / "examples")
+    path = os.pathsep.join(filter(None, (examples, os.environ.get("PYTHONPATH"))))
+    flags = "--xla_force_host_platform_device_count=8"
+    env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, env=env, timeout=600,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) < 1e-12
