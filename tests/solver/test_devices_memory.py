@@ -165,10 +165,6 @@ def test_no_model_gathers_its_batch_or_its_rows(model):
     assert len(lines) == len(solvers)
     for line in lines:
         assert not {line["batch"], line["rows"]} & set(line["gathers"]), line
-        if "Krylov" in line["case"]:
-            check_iterations(line)
-        else:
-            assert line["planned"] / 1.2 < line["sent"] < 1.2 * line["planned"], line
 
 
 LARGE = """
