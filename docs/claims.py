@@ -3,11 +3,14 @@
 Run before: `pullback reproduce --budget full`, which writes the folder `report`, and, for the table
 of other random keys, `pullback keys`, which writes the folder `keys`. The page has the summary of
 the former, the figures that are named below, at full size, and the table of the latter if there is
-one. Other folders are the first and the second argument. A report that is not of the full budget,
-or has a claim missing or a verdict that differs from the one on record, is refused.
+one. A claim that the latter does not have keeps its line of the page as it was: `pullback keys
+NAME...` is enough for claims that changed. Other folders are the first and the second argument. A
+report that is not of the full budget, or has a claim missing or a verdict that differs from the one
+on record, is refused.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -46,8 +49,12 @@ page from it.
 """
 
 
-def page(report: Path, keys: Path) -> tuple[str, dict[str, bytes]]:
-    """The Markdown page, and its figures by file name."""
+KEYS = "\n## Other random keys\n\n"
+"""What precedes the table of other random keys."""
+
+
+def page(report: Path, keys: Path, before: str = "") -> tuple[str, dict[str, bytes]]:
+    """The Markdown page, and its figures by file name; `before` is the page as it was."""
     content = json.loads((report / "results.json").read_text(encoding="utf-8"))
     if content["budget"] != "full" or content["missing"]:
         raise SystemExit(
@@ -68,13 +75,49 @@ def page(report: Path, keys: Path) -> tuple[str, dict[str, bytes]]:
             text += f"\n### {title}\n\n{image}\n\n`{name}`: {results[name]['alt']}\n"
     table = keys / "keys.md"
     if table.exists():
-        text += f"\n## Other random keys\n\n{table.read_text(encoding='utf-8')}"
+        old = before.partition(KEYS)[2]
+        text += KEYS + merged(table.read_text(encoding="utf-8"), old, list(results))
     return text, figures
+
+
+def merged(table: str, before: str, names: list[str]) -> str:
+    """A table of keys, with the lines for claims of `names` that only an earlier one has."""
+    command = table.partition("`:")[0]
+    finished = "The run was interrupted" not in table
+    if not (finished and before.startswith(f"{command}`:")):
+        return table
+    lines: dict[str, str] = {}
+    fixed: set[str] = set()
+    for line in (before + table).splitlines(keepends=True):
+        if line.startswith("The same from every key:"):
+            same = re.findall("`(.+?)`", line)
+            lines = {name: text for name, text in lines.items() if name not in same}
+            fixed |= set(same)
+        elif line.startswith("| `"):
+            name = line.split("`")[1]
+            lines[name] = line
+            fixed.discard(name)
+    kept = sorted((lines[name] for name in names if name in lines), key=_share)
+    flipped = sum(_share(line) < 1 for line in kept)
+    same = [f"`{name}`" for name in names if name in fixed]
+    head = "".join(line for line in before.splitlines(True) if line[:6] in ("| clai", "|---|-"))
+    return (
+        f"{command}`: {len(kept) + len(same)} claims, of which {len(kept)} depend on the random "
+        f"key; {flipped} of them had another verdict from some key.\n\n{head}{''.join(kept)}"
+        + (f"\nThe same from every key: {', '.join(same)}.\n" if same else "")
+    )
+
+
+def _share(line: str) -> float:
+    """The fraction of the keys that give the verdict on record, from a line of the table."""
+    keys, agreeing = line.replace("\\|", "").split("|")[3:5]
+    return int(agreeing.partition(";")[0]) / int(keys)
 
 
 def main(report: str = "report", keys: str = "keys") -> None:
     """Write the page and its figures."""
-    text, figures = page(Path(report), Path(keys))
+    before = (DOCS / "claims.md").read_text(encoding="utf-8")
+    text, figures = page(Path(report), Path(keys), before)
     for name, content in figures.items():
         (DOCS / "assets" / "claims" / name).write_bytes(content)
     (DOCS / "claims.md").write_text(text, encoding="utf-8")

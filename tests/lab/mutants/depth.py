@@ -35,6 +35,11 @@ def in_one_factor(flow):
     return lambda task, factors, most: flow(task, [product(factors)], most)
 
 
+def in_one_layer(flow):
+    """The Euclidean flow of the coefficients themselves, whatever the number of layers."""
+    return lambda task, weights, **options: flow(task, weights.prod(axis=0)[None], **options)
+
+
 TRUTH = lambda formula, task, factors, step: Completed(task.truth, 0.0, 1)
 
 
@@ -148,7 +153,12 @@ DEPTH: dict[str, dict[str, Mutant]] = {
     }
     | OTHER_WEIGHTS,
     "depth-figure-3": {"the natural NTK is 1 % too large": scaled("pullback.natural_ntk")},
-    "depth-figure-4": NO_POPULATION,
+    "depth-figure-4": NO_POPULATION
+    | {
+        "Euclidean flow in one layer": made(
+            PAPERS + "depth._figure_sparse.euclidean_flow", in_one_layer
+        )
+    },
     "depth-chance": {
         "the flow is shifted": scaled(PAPERS + "depth.chance.natural_flow", 1.0, 0.1),
         "the start is forgotten": made(

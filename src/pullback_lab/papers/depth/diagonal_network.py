@@ -94,7 +94,12 @@ def run(budget: Budget, key: PRNGKeyArray) -> Measured:
             gaps.append(distance(as_printed(w, x, y, driver), expected))
         full_rank.append(distance(as_printed(w, x, y, "gels"), expected))
     rows = (
-        at_most("J onto, N ≥ D: (26) by gelsd, and the library, against F(w)⁺∇_w", max(tall), 1e-8),
+        at_most(
+            "J onto, N ≥ D: (26) by gelsd, and the library, against F(w)⁺∇_w",
+            max(tall),
+            1e-8,
+            Role.KEPT,
+        ),
         at_most("N < D: (26) by a driver that assumes full rank (gels)", max(full_rank), 1e-6),
         at_most(
             "a coordinate zero in two layers: motion of β by (26) against the projection",

@@ -55,11 +55,13 @@ def rows(data: dict[str, Any]) -> Iterator[Row]:
         "N > D: the best of EGD L ≤ 3 exceeds NGD, training Fisher: least difference",
         (best - natural)[many].min(),
         0.0,
+        Role.KEPT,
     )
     yield at_least(
         "N > D: the best of EGD L ≤ 3 exceeds NGD, population Fisher: least difference",
         (best - population)[many].min(),
         0.0,
+        Role.KEPT,
     )
     deeper = (euclidean - euclidean[0])[:, many].mean(axis=-1)
     yield at_most(
@@ -71,11 +73,13 @@ def rows(data: dict[str, Any]) -> Iterator[Row]:
         "L = 4 would do at least as well as L = 1: L = 4 minus L = 1, mean over N > D",
         deeper[3],
         0.0,
+        Role.KEPT,
     )
     yield at_least(
         "N > D: EGD L = 2 exceeds L = 1: least difference",
         (euclidean[1] - euclidean[0])[many].min(),
         0.0,
+        Role.KEPT,
     )
     drift = np.abs(natural - data["least_squares"].mean(axis=-1))[few].max()
     yield at_most(

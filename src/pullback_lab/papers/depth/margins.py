@@ -110,14 +110,19 @@ def _rows(ratios: np.ndarray, residuals: np.ndarray, search: np.ndarray) -> tupl
             "L = 1, t = 1e100: l2 norm at margin 1 over the least, largest",
             ratios[0, 1].max(),
             1.01,
+            Role.KEPT,
         ),
         at_most(
             "L = 2, t = 1e100: l1 norm at margin 1 over the least, median",
             np.median(ratios[1, 1]),
             1.05,
+            Role.KEPT,
         ),
         at_least(
-            "L = 2: fraction of the starts whose l1 norm is within 25 % of the least", near[1], 0.95
+            "L = 2: fraction of the starts whose l1 norm is within 25 % of the least",
+            near[1],
+            0.95,
+            Role.KEPT,
         ),
         *(
             at_least(
