@@ -95,8 +95,8 @@ def keys(
     """Run claims, at quick sizes, from other random keys: do the verdicts depend on the key?
 
     Finished results are kept in the folder; after Ctrl-C the same command resumes the run. The
-    table is printed and written to keys.md. The exit code is 1 if 20 keys give fewer verdicts on
-    record than a claim says, 130 after Ctrl-C.
+    table is printed and written to keys.md, the interval of every number to numbers.md. The exit
+    code is 1 if 20 keys give fewer verdicts on record than a claim says, 130 after Ctrl-C.
     """
     chosen = _known(names or [])
     _check_writable(out)
@@ -109,6 +109,7 @@ def keys(
         varied = vary(REGISTRY, chosen, out, count, screen)
     path = out / "keys.md"
     path.write_text(varied.table(), encoding="utf-8")
+    (out / "numbers.md").write_text(varied.numbers(), encoding="utf-8")
     typer.echo(varied.table())
     typer.echo(f"Table: {path}")
     if not varied.complete:

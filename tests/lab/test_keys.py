@@ -26,6 +26,13 @@ def test_shares_of_keys_and_claims_that_do_not_depend_on_them(keys, tmp_path):
     assert int(right) + int(other) == 6 and int(right) > 0 and int(other) > 0
     assert number.startswith("a number: 0.")
     assert "The same from every key: `good`, `wrong`." in table
+    # Every number has its interval: of what depends on the key, the least and the largest.
+    numbers = (tmp_path / "keys" / "numbers.md").read_text()
+    assert "## chancy" in numbers and "## good" not in numbers
+    [line] = [line for line in numbers.splitlines() if line.startswith("| a number")]
+    _, role, bound, least, largest, holds = (cell.strip() for cell in line.split("|")[1:-1])
+    assert (role, bound) == ("as stated", "≤ 0.5") and float(least) <= 0.5 < float(largest)
+    assert number == f"a number: {least} to {largest}" and holds == f"{int(right)} of 6"
     # Two keys tell that the numbers are the same.
     assert [(tmp_path / f"{n}.runs").read_text() for n in ("good", "chancy")] == ["xx", "x" * 6]
     # One process runs all keys of a claim: it compiles once.

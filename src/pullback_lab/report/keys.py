@@ -7,11 +7,12 @@ keys does not depend on the key, and is not run again.
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..papers import KEYS, Budget, Claim
+from ..papers import KEYS, Budget, Claim, Row
 from .files import remove_leftovers
 from .format import format_number
 from .result import Result
@@ -21,6 +22,9 @@ from .workers import Message, Task, Worker, run_all
 HEAD = (
     "| claim | verdict on record | keys | as on record | key number, least to largest |\n"
     "|---|---|---:|---:|---|\n"
+)
+NUMBERS_HEAD = (
+    "| what | role | bound | least | largest | holds |\n|---|---|---:|---:|---:|---:|\n"
 )
 
 
@@ -60,6 +64,14 @@ class Varied(NamedTuple):
             text += "\n" + HEAD + "".join(_line(name, known[name]) for name in random)
         if fixed:
             text += f"\nThe same from every key: {', '.join(f'`{name}`' for name in fixed)}.\n"
+        return text
+
+    def numbers(self) -> str:
+        """Every number of every claim that depends on the key: its interval over the keys."""
+        text = f"Every number, `pullback keys --count {self.count}`: least and largest.\n"
+        for name, found in self.results.items():
+            if found and not same(found):
+                text += f"\n## {name}\n\n{NUMBERS_HEAD}{''.join(_numbers(found))}"
         return text
 
 
@@ -120,6 +132,23 @@ def same(results: Sequence[Result]) -> bool:
 
 def _share(results: Sequence[Result]) -> float:
     return sum(result.agrees for result in results) / len(results)
+
+
+def _numbers(results: Sequence[Result]) -> Iterator[str]:
+    """A line for each row of a claim; results that raised have none."""
+    rows: dict[str, list[Row]] = {}
+    for result in results:
+        for row in result.rows:
+            rows.setdefault(row.label, []).append(row)
+    for label, found in rows.items():
+        # What is not a number counts as the largest.
+        values = sorted((row.measured for row in found), key=lambda v: (math.isnan(v), v))
+        bounds = sorted({row.bound for row in found})
+        bound = " to ".join(format_number(b) for b in (bounds[0], *bounds[1:][-1:]))
+        relation = f"{found[0].relation} {bound}"
+        cells = (label, found[0].role.value, relation, *map(format_number, (values[0], values[-1])))
+        holds = f"{sum(row.holds for row in found)} of {len(results)}"
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in (*cells, holds)) + " |\n"
 
 
 def _line(name: str, results: Sequence[Result]) -> str:

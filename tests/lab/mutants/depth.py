@@ -44,12 +44,13 @@ TRUTH = lambda formula, task, factors, step: Completed(task.truth, 0.0, 1)
 
 
 def once(descend):
-    """Descent that completes the matrix in its first run."""
+    """Descent that completes the matrix from one start: the first, also if it is moved a little."""
     runs = []
 
-    def found(*args):
-        runs.append(args)
-        return (TRUTH if len(runs) == 1 else descend)(*args)
+    def found(formula, task, factors, step):
+        runs.append((formula, product(factors), step))
+        same = all(map(np.allclose, runs[0][1:], runs[-1][1:])) and formula == runs[0][0]
+        return (TRUTH if same else descend)(formula, task, factors, step)
 
     return found
 
@@ -181,7 +182,7 @@ DEPTH: dict[str, dict[str, Mutant]] = {
     },
     "depth-grid-search": {
         "descent finds the truth": instead(PAPERS + "depth.grid_search.descend", TRUTH),
-        "one run finds the truth": made(PAPERS + "depth.grid_search.descend", once),
+        "descent from one start finds the truth": made(PAPERS + "depth.grid_search.descend", once),
     },
     "depth-figure-6": {
         "the natural flow goes along the gradient at zero": instead(

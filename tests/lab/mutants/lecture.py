@@ -2,11 +2,18 @@
 
 import dataclasses
 
-from ._tools import DAMPED, PLAIN, Mutant, called, made, scaled
+import jax.numpy as jnp
+
+from ._tools import DAMPED, PAPERS, PLAIN, Mutant, called, instead, made, scaled
 
 LECTURE: dict[str, dict[str, Mutant]] = {
     "rosenbrock": DAMPED,
-    "rosenbrock-valley": DAMPED,
+    "rosenbrock-valley": DAMPED
+    | {
+        "the valley is a plain": instead(
+            PAPERS + "lecture.rosenbrock.outputs", lambda x: jnp.stack([1 - x[0], x[1] - x[0] ** 2])
+        )
+    },
     "proximal-implicit": {
         "the weight is 1 % too large": called(
             "pullback.proximal_step", weight=lambda weight: 1.01 * weight

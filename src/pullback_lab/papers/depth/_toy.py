@@ -4,7 +4,7 @@ question for the best separator.
 The largest \(\ell_2\) margin is the direction of the point nearest to the origin, \(\tilde x = (1,
 0.4)\), at 21.8°; the largest \(\ell_1\) margin is the first axis, 0°, since the same point has the
 smallest first coordinate and \(0.4 < 1\); the linear program of the natural flow
-(`limit_direction`) has this point and \((1.3, 3.85)\) active, at -4.9°.
+(`limit_direction`) has this point and \((1.3, 3.85)\) active, at -5.0°.
 """
 
 import numpy as np

@@ -25,6 +25,10 @@ from .._claim import Budget, Claim, Measured, Role, Verdict, at_least, at_most
 from .._figure import COLOURS, open_figure
 
 START = np.array([-1.2, 1.0])
+BOUNCING = 2e-3
+"""A step of gradient descent. With twice as much the path is chaotic: rounding decides how often it
+crosses the valley.
+"""
 
 
 def outputs(x: Float[Array, " 2"]) -> Float[Array, " 2"]:
@@ -138,7 +142,7 @@ def draw(data: Mapping[str, Any]) -> Any:
 
 
 def run_valley(budget: Budget, key: PRNGKeyArray) -> Measured:
-    """Plain gradient descent, with the largest step of a series that does not diverge."""
+    """Plain gradient descent, with steps of a series."""
     sizes = 1e-3 * 2.0 ** np.arange(-2, 4)
     ends = [_plain(float(size), 1000) for size in sizes]
     finite = [
@@ -146,13 +150,14 @@ def run_valley(budget: Budget, key: PRNGKeyArray) -> Measured:
         for i, (path, value) in enumerate(ends)
         if np.isfinite(value) and np.all(np.abs(path) < 1e3)
     ]
-    path = ends[finite[-1]][0]
+    shown = int(np.flatnonzero(sizes == BOUNCING)[0])
+    path = ends[shown][0]
     across = np.asarray(jax.vmap(outputs)(jnp.asarray(path)))[:, 1]
     bounces = int(np.sum(across[1:] * across[:-1] < 0))
     return Measured(
         (
             at_least(
-                f"step {sizes[finite[-1]]:.3g}: times the path crosses the floor of the valley",
+                f"step {BOUNCING:g}: times the path crosses the floor of the valley",
                 bounces,
                 10,
             ),
@@ -172,7 +177,7 @@ def run_valley(budget: Budget, key: PRNGKeyArray) -> Measured:
             ),
         ),
         {
-            "step": float(sizes[finite[-1]]),
+            "step": BOUNCING,
             "path": path,
             "across": across,
             "values": np.sum(np.asarray(jax.vmap(outputs)(jnp.asarray(path))) ** 2, axis=1),
@@ -182,7 +187,8 @@ def run_valley(budget: Budget, key: PRNGKeyArray) -> Measured:
 
 def draw_valley(data: Mapping[str, Any]) -> Any:
     """Left, contours of the Rosenbrock function and 1000 steps of gradient descent, which jump from
-    one side of the valley to the other. Right, the function against the steps: it stays high.
+    one side of the valley to the other and then crawl along its floor. Right, the function against
+    the steps: it stays high.
     """
     figure, axes = open_figure(columns=2, size=(5.2, 4.0))
     x, y = np.meshgrid(np.linspace(-1.6, 1.4, 200), np.linspace(-0.6, 2.2, 200))
@@ -240,6 +246,11 @@ CLAIMS = (
         ),
         verdict=Verdict.HOLDS,
         run=run_valley,
+        remark=(
+            "With steps of 0.002 it bounces at first, and crawls from then on. With 0.004 it "
+            "bounces all the time, but chaotically: how often is a matter of rounding. With 0.008 "
+            "it diverges."
+        ),
         draw=draw_valley,
     ),
 )
