@@ -1,5 +1,7 @@
 """The theorems hold on cases small enough to do by hand."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from pullback_lab.papers._inverses import asymmetry, projector, random_inverse
 from pullback_lab.papers._numbers import distance
 from pullback_lab.papers.invariance import minimum_norm, theorem_1, theorem_2
 from pullback_lab.papers.lecture import bregman, gaussian, rosenbrock
+from pullback_lab.papers.ours._entropy import entropy, project
 
 
 def close(a, b, atol=1e-13):
@@ -180,3 +183,19 @@ def test_bregman_of_two_coins():
     assert bregman.kl(np.array([0.5, 0.5]), np.array([0.75, 0.25])) == pytest.approx(
         np.log(2 / np.sqrt(3))
     )
+
+
+def test_the_bregman_projection_from_far_away():
+    """Coefficients over decades, a start that is far off: the norm of the gradient of ψ falls
+    towards infinity too, and a search that follows it never comes back.
+    """
+    for depth, seed in itertools.product((2, 3, 4), (0, 3, 7)):
+        rng = np.random.default_rng(seed)
+        weights = 0.5 * rng.standard_normal((depth, 12))
+        psi = entropy(weights)
+        start = weights.prod(axis=0)
+        layer = psi.layer(start) + rng.standard_normal(12) * 10 ** rng.uniform(-3, 1.5, 12)
+        end = layer * np.sqrt(np.prod(layer**2 + psi.mu, axis=0))
+        x = rng.standard_normal((4, 12))
+        x[0] = psi.gradient(end) - psi.gradient(start)  # so that the projection is this end
+        assert distance(project(psi, x, x @ end, start), end) <= 1e-10

@@ -10,6 +10,7 @@ With \(\xi = \sqrt{\mu_1}\sinh v\), \(\mu_1\) the least, the integrand is analyt
 \(|\mathrm{Im}\,v| < \pi/2\), and the rule of Gauss and Legendre converges geometrically.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -68,16 +69,34 @@ def project(psi: Entropy, x: np.ndarray, logits: np.ndarray, beta: np.ndarray) -
     residual = lambda b: psi.gradient(b) - start
     free = np.linalg.svd(x)[2][np.linalg.matrix_rank(x) :]
     size = np.linalg.norm(free @ residual(beta))
-    while size > 1e-14 * np.linalg.norm(start):
-        slope = free @ (psi.curvature(beta)[:, None] * free.T)
+    scale = max(np.linalg.norm(start), size)
+    for _ in range(500):
+        # Beyond depth 2, ψ is nearly linear far out: the floor keeps the step finite.
+        curvature = psi.curvature(beta)
+        curvature = np.maximum(curvature, 1e-12 * curvature.max())
+        slope = free @ (curvature[:, None] * free.T)
         step = -free.T @ np.linalg.solve(slope, free @ residual(beta))
-        length = 1.0
-        while length > 1e-6:
-            trial = np.linalg.norm(free @ residual(beta + length * step))
-            if trial < (1 - 0.1 * length) * size:
-                break
-            length /= 2
-        else:
-            break
-        beta, size = beta + length * step, trial
+        trial = beta + _length(lambda t, b=beta, s=step: residual(b + t * s) @ s) * step
+        left = np.linalg.norm(free @ residual(trial))
+        if size <= 1e-9 * scale and left >= size:
+            break  # rounding
+        beta, size = trial, left
     return beta
+
+
+def _length(slope: Callable[[float], float]) -> float:
+    """How far to go along a line: at most 1, and to where the slope of a convex function has
+    fallen by half at least. The norm of a gradient may fall on the way to infinity too; the
+    function does not.
+    """
+    most = abs(slope(0.0)) / 2
+    if slope(1.0) <= most:
+        return 1.0
+    near, far = 0.0, 1.0
+    for _ in range(100):
+        middle = (near + far) / 2
+        here = slope(middle)
+        if abs(here) <= most:
+            return middle
+        near, far = (middle, far) if here < 0 else (near, middle)
+    return near
