@@ -44,8 +44,8 @@ A check that cannot fail proves nothing. `pytest -m mutants -vv` breaks the subj
 requires that the verdict changes. A claim without such a mutant fails a test.
 
 The tables are the summary of a run at the sizes of the papers; `python docs/claims.py` writes this
-page from it. The last table says what happens from other random keys, at quick sizes. `pullback keys`
-writes it and, in `numbers.md`, the interval of every number of every claim over these keys.
+page from it. The last table says what happens from other random keys, at quick sizes. `pullback
+keys` writes it and, in `numbers.md`, the interval of every number of every claim over these keys.
 
 """
 

@@ -82,18 +82,21 @@ def test_a_run_completes_a_matrix_only_if_it_does_so_from_moved_starts(monkeypat
     grid = MODULES["grid_search"]
     task = sample_task(rng, 6, 1, 20)
     factors = initial(rng, 6, 2, 1.0)
-    for lucky in range(len(grid.MOVED) + 1):
+    for lucky in range(len(grid.MOVED) + 2):
         starts = []
 
         def descend(formula, task, factors, step, starts=starts, lucky=lucky):
             starts.append(product(factors))
             end = task.truth if len(starts) <= lucky else 10 * task.truth
-            return Completed(end, 0.0, 1)
+            return Completed(end, 0.0 if len(starts) <= lucky else 2.0, 1)
 
         monkeypatch.setattr(grid, "descend", descend)
-        assert grid.again("split", task, factors, 0.1) == (lucky == len(grid.MOVED))
-        gaps = [np.abs(start / product(factors) - 1).max() for start in starts]
-        assert min(gaps) > 1e-13 and max(gaps) < 1e-11
+        end, found = grid.settled("split", task, factors, 0.1)
+        assert (end.beta is task.truth) == (lucky > 0)
+        expected = "DIVERGENT" if lucky == 0 else "WRONG"
+        assert found.name == (expected if lucky <= len(grid.MOVED) else "COMPLETES")
+        gaps = [np.abs(start / product(factors) - 1).max() for start in starts[1:]]
+        assert len(gaps) == min(lucky, len(grid.MOVED)) and all(1e-13 < g < 1e-11 for g in gaps)
 
 
 def test_margins_against_a_general_solver(rng):

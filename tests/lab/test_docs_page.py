@@ -61,8 +61,8 @@ def test_every_figure_is_that_of_a_claim_that_draws():
     assert [name for name in named if REGISTRY[name].draw is None] == []
 
 
-TABLE = """`pullback keys --count 20`: {} claims, of which {} depend on the random key; {} of them had \
-another verdict from some key.
+TABLE = """`pullback keys --count 20`: {} claims, of which {} depend on the random key; {} of them \
+had another verdict from some key.
 
 | claim | verdict on record | keys | as on record | key number, least to largest |
 |---|---|---:|---:|---|

@@ -27,7 +27,15 @@ from jaxtyping import PRNGKeyArray
 from .._claim import Budget, Claim, Measured, Role, Row, Verdict, at_least, at_most, equals
 from .._figure import COLOURS, open_figure
 from .._numbers import generator
-from ._figure_factors import Completion, error, euclidean_flow, initial, product, sample_task
+from ._figure_factors import (
+    Completed,
+    Completion,
+    error,
+    euclidean_flow,
+    initial,
+    product,
+    sample_task,
+)
 from ._figure_steps import FORMULAS, Phase, descend, motion_elsewhere, phase, singular_crossings
 
 DEPTHS = (2, 3, 4)
@@ -79,11 +87,8 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
                 crossings[d, s, seed] = singular_crossings(start, task)
                 for f, formula in enumerate(FORMULAS):
                     for h, step in enumerate(chosen.steps):
-                        end = descend(formula, task, factors, step)
                         at = (f, d, s, h, seed)
-                        phases[at] = phase(end, start, task)
-                        if phases[at] == Phase.COMPLETES and not again(formula, task, factors, step):
-                            phases[at] = Phase.WRONG
+                        end, phases[at] = settled(formula, task, factors, step)
                         errors[at] = error(end.beta, task)
                         motions[at] = motion_elsewhere(end.beta, start, task)
     return {
@@ -99,14 +104,19 @@ def measure(chosen: Sizes, key: PRNGKeyArray) -> dict[str, Any]:
     }
 
 
-def again(formula: str, task: Completion, factors: list[np.ndarray], step: float) -> bool:
-    """Whether descent completes the matrix from all moved starts too: not by an accident."""
+def settled(
+    formula: str, task: Completion, factors: list[np.ndarray], step: float
+) -> tuple[Completed, Phase]:
+    """The end of a run and its phase; a completion that moved starts do not repeat is wrong."""
+    end = descend(formula, task, factors, step)
+    found = phase(end, product(factors), task)
     for moved in MOVED:
+        if found is not Phase.COMPLETES:
+            break
         start = [w * (1 + moved) for w in factors]
-        end = descend(formula, task, start, step)
-        if phase(end, product(start), task) != Phase.COMPLETES:
-            return False
-    return True
+        again = phase(descend(formula, task, start, step), product(start), task)
+        found = found if again is Phase.COMPLETES else Phase.WRONG
+    return end, found
 
 
 def rows(data: Mapping[str, Any]) -> Iterator[Row]:

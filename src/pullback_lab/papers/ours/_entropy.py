@@ -76,7 +76,7 @@ def project(psi: Entropy, x: np.ndarray, logits: np.ndarray, beta: np.ndarray) -
         curvature = np.maximum(curvature, 1e-12 * curvature.max())
         slope = free @ (curvature[:, None] * free.T)
         step = -free.T @ np.linalg.solve(slope, free @ residual(beta))
-        trial = beta + _length(lambda t, b=beta, s=step: residual(b + t * s) @ s) * step
+        trial = beta + _length(lambda t, b=beta, s=step: float(residual(b + t * s) @ s)) * step
         left = np.linalg.norm(free @ residual(trial))
         if size <= 1e-9 * scale and left >= size:
             break  # rounding
