@@ -57,7 +57,7 @@ CLAIMS = [
         place=f"Section {i}",
         statement=f"Statement {i} & <more>.",
         quotation=f"Words {i} & <more>.",
-        remark=f"Remark {i} & <more>.",
+        remark=f"Remark {i} & <more>, like `a-claim`.",
         keys=20 - i % 2,
         verdict=Verdict.HOLDS,
         run=measure,
@@ -94,7 +94,7 @@ def test_the_page_is_escaped_and_asks_the_network_for_nothing(text):
     assert (
         "Statement 1 &amp; &lt;more&gt;." in text
         and "<q>Words 1 &amp; &lt;more&gt;.</q>" in text
-        and "Remark 1 &amp; &lt;more&gt;." in text
+        and "Remark 1 &amp; &lt;more&gt;, like <code>a-claim</code>." in text
         and text.count("19 of 20 give this verdict at quick size.") == 5
         and "&lt;boom&gt;" in text
         and "It should not." in text

@@ -6,6 +6,7 @@ dark as the reader prefers, and readable on narrow and wide screens.
 
 import base64
 import importlib.util
+import re
 import struct
 from collections.abc import Iterable
 from html import escape
@@ -107,7 +108,7 @@ def _errata(results: Iterable[Result]) -> str:
     for source, group in _by_source(results).items():
         items = "".join(
             f'<li><a href="#{escape(r.name, quote=True)}">{escape(r.place)}</a>: '
-            f"{escape(r.correction)}</li>\n"
+            f"{_prose(r.correction)}</li>\n"
             for r in group
             if r.correction
         )
@@ -172,10 +173,10 @@ def _section(result: Result, folder: Path) -> str:
     """Everything about one claim."""
     correction = ""
     if result.correction:
-        text = escape(result.correction)
+        text = _prose(result.correction)
         correction = f'<p class="correction"><b>Correction.</b> {text}</p>\n'
     if result.remark:
-        correction += f"<p><b>Remark.</b> {escape(result.remark)}</p>\n"
+        correction += f"<p><b>Remark.</b> {_prose(result.remark)}</p>\n"
     if result.keys < KEYS:
         correction += (
             f"<p><b>Other random keys.</b> {result.keys} of {KEYS} give this verdict at quick "
@@ -199,10 +200,15 @@ def _section(result: Result, folder: Path) -> str:
     return f"""<section class="claim" id="{escape(result.name, quote=True)}">
 <header><h3>{escape(result.name)}</h3>{_badge(result)}</header>
 <p class="soft">{escape(result.place)}</p>
-{quotation}<p>{escape(result.statement)}</p>
+{quotation}<p>{_prose(result.statement)}</p>
 {correction}{_figure(result, folder)}{tables}{folded}{error}<p class="soft">{made}</p>
 </section>
 """
+
+
+def _prose(text: str) -> str:
+    """Words with names between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _derivation(result: Result) -> str:
@@ -245,7 +251,7 @@ def _figure(result: Result, folder: Path) -> str:
     return (
         f'<figure tabindex="0"><img{wide} width="{width}" height="{height}" alt="{alt}" '
         f'src="data:image/png;base64,{data}">\n'
-        f"<figcaption>{escape(result.alt)}</figcaption></figure>\n"
+        f"<figcaption>{_prose(result.alt)}</figcaption></figure>\n"
     )
 
 
