@@ -244,6 +244,7 @@ CLAIM = Claim(
     verdict=Verdict.CORRECTED,
     stands=False,
     run=run,
+    keys=18,
     correction=(
         "With the Moore-Penrose inverse NGD has the accuracy of least squares for N < D, well "
         "above chance; it falls to chance at N = D only. Depth 4, followed to a time that stands "
