@@ -37,7 +37,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The model returned a NaN or an infinity although `params` and `batch` are finite."
     )
     nonfinite_loss = (
-        "The loss, or its differential at the outputs, is not finite although the outputs are."
+        "The loss, or its differential at the outputs, is not finite although the outputs are. A "
+        "penalty is part of the loss."
     )
     bad_metric = (
         "The metric on the outputs is not finite or not positive semi-definite at these outputs."
@@ -45,7 +46,7 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     nonfinite_jacobian = (
         "The gradient Jᵀc is not finite although the outputs and the differential of the loss are: "
         "the Jacobian of the model is not finite (a square root at zero?), or the product "
-        "overflowed."
+        "overflowed; or the gradient of a penalty, or one given in its place, is not finite."
     )
     nonfinite_vector = (
         "The natural gradient overflowed: the inputs are finite, the solution is not. If a damping "
@@ -68,7 +69,7 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     bad_filter = (
         "The filter h(s) of the inverse is negative or not finite at a singular value of A. Return "
         "finite numbers >= 0 from `filter(s, cutoff)`, e.g. `jnp.where(s > cutoff, 1 / s**2, 0.0)`."
-        " A damping must be positive."
+        " A damping must be positive; that of a step rule, finite and at least zero."
     )
     bad_preconditioner = (
         "The preconditioner is not symmetric positive definite. `build(rows, damping)` must return "
@@ -175,6 +176,19 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     nonfinite_state = (
         "The new state of the model contains a NaN, or an infinity where the old one is finite. "
         "Parameters and state are kept."
+    )
+    nonfinite_direction = (
+        "The momentum returned a NaN or an infinity although the natural gradient is finite: as its "
+        "direction, its memory, or its limit, which is at least zero. The parameters are kept, and "
+        "the memory is that before the first step."
+    )
+    nonfinite_move = (
+        "The step rule returned a move, a loss or a state that is not finite although the natural "
+        "gradient is: a rate that is NaN, or parameters that would overflow. The parameters are "
+        "kept."
+    )
+    nonfinite_constraint = (
+        "The constraint returned a NaN or an infinity for parameters that are finite."
     )
 
 

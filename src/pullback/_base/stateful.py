@@ -67,11 +67,16 @@ def renewed(point: Params, state: PyTree) -> Params:
 
 def is_spoilt(point: Params, state: PyTree) -> Array:
     """Return whether a new state has a NaN, or an infinity where that of the point is finite."""
-    spoilt = jnp.asarray(False)
     if not isinstance(point, Stateful):
-        return spoilt
+        return jnp.asarray(False)
+    return any_spoilt(point.state, state)
+
+
+def any_spoilt(was: PyTree, now: PyTree) -> Array:
+    """Return whether leaves have a NaN, or an infinity where they were finite before."""
     # A running minimum may start at infinity, and stay there.
-    for was, now in zip(jax.tree.leaves(point.state), jax.tree.leaves(state), strict=True):
-        if eqx.is_inexact_array(now):
-            spoilt = spoilt | jnp.any(jnp.isnan(now) | (jnp.isinf(now) & jnp.isfinite(was)))
+    spoilt = jnp.asarray(False)
+    for old, new in zip(jax.tree.leaves(was), jax.tree.leaves(now), strict=True):
+        if eqx.is_inexact_array(new):
+            spoilt = spoilt | jnp.any(jnp.isnan(new) | (jnp.isinf(new) & jnp.isfinite(old)))
     return spoilt

@@ -235,6 +235,9 @@ def _step(
     nearest = confined(None, short) or (lambda x: x)
     moving = nearest(like.unravel(like.ravel(params) - rate * velocity))
     there = renewed(eqx.combine(moving, params), evaluation.linear.state)
+    own = ~jnp.isfinite(rate) | ~all_finite(velocity)
+    lost = (result == RESULTS.successful) & own
+    result = RESULTS.where(lost, RESULTS.nonfinite_move, result)
     overflow = (result == RESULTS.successful) & ~all_finite(moving)
     result = RESULTS.where(overflow, RESULTS.nonfinite_vector, result)
     accepted = result == RESULTS.successful
@@ -344,6 +347,10 @@ def _solved(
 def _rate(opt: BlockDescent, count: Count, length: Scalar) -> Scalar:
     """Return t, so that a step of a length in the metric stays within the radius."""
     given = opt.rate(count) if callable(opt.rate) else opt.rate
+    if jnp.shape(given) != ():
+        raise ValueError(
+            f"BlockDescent: rate(count) must return one number, got shape {jnp.shape(given)}."
+        )
     rate = jnp.asarray(given, length.dtype)
     if opt.radius is None:
         return rate

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 
 from .._base.checks import error, positive
 from .._base.results import RESULTS, describe, failed, outcome
-from .._base.show import number, several, table
-from .._base.tree import split, structure
+from .._base.show import brief, number, several, table
+from .._base.tree import all_finite, split, structure
 from .._base.types import Params, Scalar
 from .._compat.xla import jit
 from .._natural.evaluate import fraction
-from .._natural.failure import raise_failure
-from .._natural.outcome import warn_of_precision
+from .._natural.failure import bad_leaves, raise_failure
+from .._natural.outcome import first, warn_of_precision
 from .._natural.stats import Stats
 from .._natural.subproblem import subproblem
 from .._problem.batch import AnyBatch
@@ -119,6 +119,7 @@ def constrained_step(
         checked = found.result.error_if(found.params, failed(found.result))
         return eqx.tree_at(lambda s: s.params, found, checked)
     if throw:
+        _raise_move(found, constraint)
         raise_failure(found.result, problem, params, data)
     warn_of_precision(stats, stacklevel=3)
     return found
@@ -154,15 +155,29 @@ def _step(
         dropped = jnp.where(size > 0, fraction(jnp.linalg.norm(outside), size), 0.0)
     flat = like.ravel(params) + displacement.astype(like.dtype)
     free = eqx.combine(like.unravel(flat), carried)
+    slack = limits.slack(moved)
+    lost = ~all_finite(free), RESULTS.nonfinite_move
+    outside = ~all_finite(moved) | jnp.isnan(slack), RESULTS.nonfinite_constraint
+    made = first([lost, outside], None)
+    result = RESULTS.where(failed(result) | (made == RESULTS.successful), result, made)
     found = ConstrainedStep(
         params=moved,
         free=free,
-        slack=limits.slack(moved),
+        slack=slack,
         correction=jnp.linalg.norm(like.ravel(moved) - like.ravel(free)),
         dropped=dropped.astype(like.dtype),
         result=result,
     )
     return found, stats
+
+
+def _raise_move(found: ConstrainedStep, constraint: AbstractConstraint | Penalty) -> None:
+    """Raise a `RuntimeError` for a step that is not finite, with the piece and the leaf."""
+    if bool(found.result == RESULTS.nonfinite_move):
+        raise RuntimeError(f"{RESULTS[found.result]}{bad_leaves(found.free, 'free')}")
+    if bool(found.result == RESULTS.nonfinite_constraint):
+        words = f" Returned by constraint={brief(constraint)}.{bad_leaves(found.params, 'params')}"
+        raise RuntimeError(f"{RESULTS[found.result]}{words}")
 
 
 _jitted = jit(_step)

@@ -21,15 +21,14 @@ from .._base.checks import error, function
 from .._base.functions import canonical
 from .._base.results import RESULTS, among
 from .._base.show import table
-from .._base.stateful import covector_at, is_spoilt, renewed
-from .._base.tree import all_finite, as_data, cast_like, has_half, structure
-from .._base.types import Count, Covector, Flat, Params, Scalar
+from .._base.stateful import any_spoilt, covector_at, is_spoilt, renewed
+from .._base.tree import as_data, cast_like, has_half, structure
+from .._base.types import Covector, Params, Scalar
 from .._compat.devices import Layout, shared
 from .._compat.xla import jit
 from .._natural.effort import EFFORTS, effort
 from .._natural.outcome import RETRIED, retried
-from .._natural.stats import Stats
-from .._natural.subproblem import Subproblem, subproblem
+from .._natural.subproblem import subproblem
 from .._problem.batch import AnyBatch
 from .._problem.layout import find_layout
 from .._problem.problem import AbstractProblem
@@ -45,17 +44,18 @@ from .._problem.validate import (
 from .._rows.rows import MEMORY
 from ..constraint._penalty import check_places
 from ..inverse._base import AbstractInverse
-from ..momentum._base import AbstractMomentum, aimed, as_momentum, remember
+from ..momentum._base import AbstractMomentum, aimed, as_momentum, kept_memory, recall
 from ..solver._base import AbstractSolver
 from ..solver._strategy import Strategy
-from ..step._base import AbstractStep, Move, first_state, proceed
+from ..step._base import AbstractStep, first_state, proceed
 from ..step._fixed import as_rule
 from ..step._line_search import LineSearch
 from . import shown
 from .half import confined
 from .loss import HasLoss
 from .metric_memory import MetricMemory, as_memory, check_memory, updated
-from .record import SOLVERS, USABLE, DescentState, Record
+from .moved import judged
+from .record import USABLE, DescentState, Record, record_of
 from .weighting import as_weighting, next_weights, weighed
 
 
@@ -283,32 +283,40 @@ def _step(
     sub = aimed(opt.momentum, sub, state.previous)
     move, rule = proceed(opt.rule, sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
-    solved = sub if sub.natural is not None else sub.damped(move.damping, move.solution)
+    solved = (
+        sub if sub.natural is not None else sub.damped(move.damping, move.solution, move.second)
+    )
     # A model that mixes samples shows it in the first step, or in its residual.
-    stats, result = solved.judge(check_samples=state.count == 0)
+    stats, result = solved.judge(state.count == 0, move.solves)
     if memory is not None:
         result = memory.judged(result, opt.problem, sub.evaluation)
     fresh = sub.evaluation.linear.state
     if opt.problem.stateful:
-        spoilt = among(result, USABLE) & is_spoilt(params, fresh)
-        result = RESULTS.where(spoilt, RESULTS.nonfinite_state, result)
+        bad = among(result, USABLE) & is_spoilt(params, fresh)
+        result = RESULTS.where(bad, RESULTS.nonfinite_state, result)
     failed = ~among(result, USABLE)
     # Made once: this point is compared, measured and returned. Trials have seen the old state.
     there = renewed(sub.point(move.displacement), fresh)
-    accepted = move.accepted & ~failed & all_finite(there)
+    recalled = recall(opt.momentum, solved, state.previous, move.direction)
+    spoilt, forgotten = any_spoilt(state.rule, rule), any_spoilt(state.previous, recalled)
+    remembers, constrained = opt.momentum.remembers, opt.constraint is not None
+    result, leaf = judged(
+        solved, move, there, result, spoilt, forgotten, remembers=remembers, constrained=constrained
+    )
+    accepted = move.accepted & among(result, USABLE)
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)
-    kept = lambda new, old: jnp.where(failed, old, new).astype(old.dtype)
+    kept = lambda new, old, lost=failed: jnp.where(lost, old, new).astype(old.dtype)
     renew = lambda: next_weights(opt.weighting, sub.evaluation)
     new_state = DescentState(
         count=state.count + 1,
-        rule=jax.tree.map(kept, rule, state.rule),
-        previous=remember(opt.momentum, solved, state.previous, move.direction, accepted, failed),
+        rule=jax.tree.map(partial(kept, lost=failed | spoilt), rule, state.rule),
+        previous=kept_memory(opt.momentum, sub, state.previous, recalled, accepted, failed),
         metric=updated(memory, sub.evaluation.rows, state.metric, failed),
         weights=None if state.weights is None else jax.tree.map(kept, renew(), state.weights),
     )
     change = like.ravel(new_params) - like.ravel(params)
-    record = _record(state.count, sub, move, stats, result, accepted, change)
+    record = record_of(state.count, sub, move, stats, result, accepted, leaf, change)
     if memory is not None:
         record = memory.told(record, opt.problem, state.metric)
     return new_params, new_state, record
@@ -354,44 +362,3 @@ def _program(level: int | None, arguments: tuple[Any, ...]) -> tuple[Callable, t
         return _jitted[level], arguments
     opt, params, state, gradient, short = common
     return partial(_shared[level], layout), (opt, params, state, data, other, gradient, short)
-
-
-def _record(
-    count: Count,
-    sub: Subproblem,
-    move: Move,
-    stats: Stats,
-    result: RESULTS,
-    accepted: Array,
-    change: Flat,
-) -> Record:
-    dtype, problem = change.dtype, sub.evaluation.objective.problem
-    zero = jnp.zeros((), dtype)
-    taken = lambda x: jnp.where(accepted, x.astype(dtype), zero)
-    flat = change.astype(sub.dtype)
-    solver = SOLVERS.index(stats.solver) if stats.solver in SOLVERS else -1
-    return Record(
-        step=count,
-        loss=sub.value.astype(dtype),
-        loss_after=jnp.where(accepted, move.value, sub.value).astype(dtype),
-        norm=taken(jnp.linalg.norm(flat)),
-        metric_norm=taken(sub.norm(flat)),
-        gradient_norm=jnp.linalg.norm(sub.evaluation.covector).astype(dtype),
-        divergence=taken(sub.divergence(flat)),
-        rate=taken(move.rate),
-        damping=move.damping.astype(dtype),
-        gain=move.gain.astype(dtype),
-        curvature=move.curvature.astype(dtype),
-        trials=move.trials,
-        accepted=accepted,
-        rank=stats.rank,
-        cutoff=stats.cutoff.astype(dtype),
-        range_share=stats.covector_share.astype(dtype),
-        output_share=stats.output_share.astype(dtype),
-        tangent_share=stats.tangent_share.astype(dtype),
-        alignment=stats.alignment.astype(dtype),
-        solver=jnp.asarray(solver, jnp.int32),
-        result=result,
-        losses=jax.tree.map(lambda x: x.astype(dtype), sub.evaluation.losses),
-        weights=jax.tree.map(lambda x: x.astype(dtype), problem.reported_weights),
-    )

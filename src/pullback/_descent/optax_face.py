@@ -158,7 +158,7 @@ def _blank(opt: NaturalGradientDescent, params: Params) -> Record:
     nan = jnp.full((), jnp.nan, structure(params).dtype)
     none = jnp.full((), -1, jnp.int32)
     fields: dict[str, Any] = dict.fromkeys(Record.__dataclass_fields__, nan)
-    fields |= dict.fromkeys(("step", "trials", "rank", "solver"), none)
+    fields |= dict.fromkeys(("step", "trials", "rank", "solver", "leaf"), none)
     # As it comes out of a step: an array, not the Python number of the enumeration.
     fields["result"] = jax.tree.map(jnp.asarray, RESULTS.successful)
     fields["accepted"] = jnp.asarray(False)

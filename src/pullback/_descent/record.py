@@ -3,11 +3,16 @@
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._base.results import RESULTS, among
 from .._base.show import table
-from .._base.types import Count, Scalar
+from .._base.types import Count, Flat, Scalar
+from .._natural.stats import Stats
+from .._natural.subproblem import Subproblem
+from ..step._base import Move
 from . import shown
 
 SOLVERS = ("SVD", "Primal", "Dual", "Krylov", "Blocks")
@@ -77,7 +82,8 @@ class Record(eqx.Module):
 
     It is that of the proposed step, taken or not."""
     curvature: Scalar
-    """‖a‖/‖d‖ of the second-order correction that was used."""
+    """‖a‖/‖d‖ of the second-order correction that was used: 0 if none was, because it was too long;
+    NaN if it was not finite."""
     trials: Count
     """The number of points that the rule tried."""
     accepted: Array
@@ -97,7 +103,11 @@ class Record(eqx.Module):
     solver: Count
     """The solver that ran, an index into `SOLVERS`; -1 for a solver of your own."""
     result: RESULTS
-    """The outcome of the solve, a code that is data."""
+    """The outcome of the solve and of the move, a code that is data."""
+    leaf: Count
+    """The first differentiable leaf in which a move is not finite, as `jax.tree.leaves` counts.
+
+    -1 if there is none, or if a rate that is not finite spoils all of them."""
     losses: PyTree = None
     """The loss of each of several `Terms` before the step, without its weight."""
     weights: PyTree = None
@@ -105,7 +115,7 @@ class Record(eqx.Module):
 
     @property
     def failed(self) -> Array:
-        """Whether there was no direction to follow."""
+        """Whether there was no direction to follow, or no move that is finite."""
         return ~among(self.result, USABLE)
 
     def __repr__(self) -> str:
@@ -118,3 +128,47 @@ class Record(eqx.Module):
     def solver_name(self) -> str:
         """The name of the solver that ran, for a single record."""
         return SOLVERS[int(self.solver)] if int(self.solver) >= 0 else "another"
+
+
+def record_of(
+    count: Count,
+    sub: Subproblem,
+    move: Move,
+    stats: Stats,
+    result: RESULTS,
+    accepted: Array,
+    leaf: Count,
+    change: Flat,
+) -> Record:
+    """Return the record of a step that changed the parameters by `change`."""
+    dtype, problem = change.dtype, sub.evaluation.objective.problem
+    zero = jnp.zeros((), dtype)
+    taken = lambda x: jnp.where(accepted, x.astype(dtype), zero)
+    flat = change.astype(sub.dtype)
+    solver = SOLVERS.index(stats.solver) if stats.solver in SOLVERS else -1
+    return Record(
+        step=count,
+        loss=sub.value.astype(dtype),
+        loss_after=jnp.where(accepted, move.value, sub.value).astype(dtype),
+        norm=taken(jnp.linalg.norm(flat)),
+        metric_norm=taken(sub.norm(flat)),
+        gradient_norm=jnp.linalg.norm(sub.evaluation.covector).astype(dtype),
+        divergence=taken(sub.divergence(flat)),
+        rate=taken(move.rate),
+        damping=move.damping.astype(dtype),
+        gain=move.gain.astype(dtype),
+        curvature=move.curvature.astype(dtype),
+        trials=move.trials,
+        accepted=accepted,
+        rank=stats.rank,
+        cutoff=stats.cutoff.astype(dtype),
+        range_share=stats.covector_share.astype(dtype),
+        output_share=stats.output_share.astype(dtype),
+        tangent_share=stats.tangent_share.astype(dtype),
+        alignment=stats.alignment.astype(dtype),
+        solver=jnp.asarray(solver, jnp.int32),
+        result=result,
+        leaf=leaf,
+        losses=jax.tree.map(lambda x: x.astype(dtype), sub.evaluation.losses),
+        weights=jax.tree.map(lambda x: x.astype(dtype), problem.reported_weights),
+    )

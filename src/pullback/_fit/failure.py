@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._base.results import RESULTS
+from .._base.results import RESULTS, names_of
+from .._descent.moved import due_to
 from .._natural.failure import place_of
 from .._problem.problem import AbstractProblem
 from .batches import AbstractConstant, AbstractSource, Carried
@@ -19,7 +20,10 @@ def reason(rows: History, opt: Any, source: AbstractSource, now: Snapshot) -> st
     """Return why the last of some steps failed; `now` is the run as that step left it."""
     if "result" in rows:
         code = int(rows["result"][-1])
-        return message(code) + _place(code, int(rows["step"][-1]), opt, source, now)
+        leaf = int(rows["leaf"][-1]) if "leaf" in rows else -1
+        name = str(names_of(code))
+        found = due_to(name, opt, now.params, leaf)
+        return message(code) + (found or _place(code, int(rows["step"][-1]), opt, source, now))
     if not np.isfinite(rows["loss"][-1]):
         return f"the loss is {rows['loss'][-1]}."
     if "failed" in rows:

@@ -29,7 +29,7 @@ BLOCKS = frozenset(BlockRecord.__dataclass_fields__) - frozenset(BY_TERM)
 """The columns of a block descent."""
 MINOR = frozenset(
     "metric_norm gradient_norm divergence gain curvature trials cutoff range_share output_share"
-    " tangent_share alignment solver".split()
+    " tangent_share alignment solver leaf".split()
 )
 """Columns that a notebook does not show."""
 

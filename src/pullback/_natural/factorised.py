@@ -7,7 +7,7 @@ is checked for shape and dtype here, and can be certified (`certificate.py`). A 
 metric in the place of \(G\) is several of these objects, one per block.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,6 +23,13 @@ from ..solver._base import AbstractFactors, Spectrum, skip_zero
 from ..solver._strategy import Strategy
 from .certificate import certify
 from .derivative import pushed, stop, with_derivative
+
+
+class SecondSolve(NamedTuple):
+    """A solution besides the natural gradient of the step, x = A⁺(e^ℓ r), with its r."""
+
+    vector: Flat
+    r: Float[Array, " m"]
 
 
 class Factorised(eqx.Module):

@@ -51,7 +51,7 @@ def place_of(
 ) -> str:
     """Return in words the leaf or the sample where a failure arose, as far as it has one."""
     if bool(result == RESULTS.nonfinite_params):
-        return _bad_leaves(params, "params")
+        return bad_leaves(params, "params")
     labels = problem.labels or ("",)
     others = [None] * len(labels) if metric_batch is None else metric_batch.parts
     for label, term, part, other in zip(labels, problem.terms, batch.parts, others, strict=True):
@@ -67,10 +67,10 @@ def _place(
     """Return the place of a failure in one term; empty if it is not there."""
     if bool(result == RESULTS.nonfinite_batch):
         other = None if metric_batch is None else bare(metric_batch)
-        found = _bad_leaves(bare(batch), "batch", batch)
-        return found or _bad_leaves(other, "metric_batch", metric_batch)
+        found = bad_leaves(bare(batch), "batch", batch)
+        return found or bad_leaves(other, "metric_batch", metric_batch)
     if bool(result == RESULTS.nonfinite_outputs):
-        return _bad_leaves(problem.outputs(params, bare(batch).inputs), "outputs", batch)
+        return bad_leaves(problem.outputs(params, bare(batch).inputs), "outputs", batch)
     if not (result == RESULTS.bad_targets or result == RESULTS.bad_metric):
         return ""
     given = batch if metric_batch is None or bool(result == RESULTS.bad_targets) else metric_batch
@@ -97,7 +97,7 @@ def _on_this_process(tree: Any) -> Any:
     return jax.tree.map(bring, tree)
 
 
-def _bad_leaves(tree, name: str, batch: Batch | None = None) -> str:
+def bad_leaves(tree, name: str, batch: Batch | None = None) -> str:
     """Return in words where leaves are not finite; `batch` has the entries that are samples."""
     places = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

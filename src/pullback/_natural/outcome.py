@@ -31,7 +31,7 @@ from ..solver._base import Spectrum
 from .blur import is_blurred
 from .certificate import tolerance
 from .evaluate import Evaluation
-from .factorised import Factorised
+from .factorised import Factorised, SecondSolve
 from .stats import Stats
 
 RETRIED = (RESULTS.steep, RESULTS.blurred, RESULTS.nonfinite_vector, RESULTS.unconverged)
@@ -48,8 +48,11 @@ def outcome(
     vector: Flat,
     stats: Stats,
     check_samples: bool | Array = False,
+    others: Sequence[SecondSolve] = (),
 ) -> RESULTS:
     """Return the code of a solution; `check_samples` compares the batch with single samples.
+
+    `others` are the other solutions of a step, whose certificates are in `stats`.
 
     A traced one does so wherever the residual is too large as well: an earlier step may have failed
     for another reason before it was checked.
@@ -94,7 +97,7 @@ def outcome(
             _any(_blurred(evaluation, *piece, vector, certified) for piece in pieces),
             RESULTS.blurred,
         ),
-        (~all_finite(vector), RESULTS.nonfinite_vector),
+        (~all_finite((vector, *(x.vector for x in others))), RESULTS.nonfinite_vector),
         (underflows(evaluation.underflow, factorised.damping, top), RESULTS.underflow),
         (no if damped else nothing_left(evaluation, top), RESULTS.underflow),
         (~certified, RESULTS.unconverged),
@@ -253,10 +256,9 @@ def is_metric(rows: AbstractRows) -> Array:
 def _bad_filter(piece: Factorised) -> Array:
     """Return whether a filter is negative or not finite on the spectrum that was found."""
     inverse, decomposition, rows = piece.inverse, piece.factors.decomposition, piece.rows
-    if inverse.damping is not None:
-        # One that is traced was not checked when the inverse was built.
-        damping = jnp.asarray(inverse.damping)
-        return ~(jnp.isfinite(damping) & (damping >= 0))
+    if piece.damping is not None:
+        # One that is traced was not checked when the inverse was built, nor is that of a step rule.
+        return ~(jnp.isfinite(piece.damping) & (piece.damping >= 0))
     if inverse.pseudo_inverse or decomposition is None:
         return jnp.asarray(False)
     h = respond(inverse, decomposition.s, rows.shape, decomposition.resolution).h

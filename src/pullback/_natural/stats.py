@@ -1,5 +1,6 @@
 """Statistics of a natural gradient: pure functions of the solution and its factors."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from .._rows.base import AbstractRows
 from ..solver._base import Places
 from .alignment import alignment
 from .evaluate import Evaluation, fraction
-from .factorised import Factorised
+from .factorised import Factorised, SecondSolve
 
 
 class Where(NamedTuple):
@@ -76,7 +77,8 @@ class Stats(eqx.Module):
     """The fraction of the parameter covector in the range of G, ‖Πg‖/‖g‖; what is outside has no
     natural gradient."""
     residual: Scalar
-    """The certificate: the relative residual recomputed from the solution with products of A."""
+    """The certificate: the relative residual recomputed from the solution with products of A; in a
+    step with `Spring` or `Geodesic` the largest of those of its solves."""
     alignment: Scalar
     """The cosine, in the metric, of the angle to the natural gradient: 1 but for a solver that
     inverts blocks of G. Of `solver.Blocks` a lower bound, or, with `certify=True`, the cosine."""
@@ -151,8 +153,13 @@ class Stats(eqx.Module):
         return lines
 
 
-def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> Stats:
-    """Return the statistics of a solution δ."""
+def statistics(
+    evaluation: Evaluation,
+    factorised: Factorised,
+    vector: Flat,
+    others: Sequence[SecondSolve] = (),
+) -> Stats:
+    """Return the statistics of a solution δ; `others` are certified with it."""
     rows, factors = factorised.rows, factorised.factors
     eta = rows.from_params(vector)
     lifted, g = factorised.graded(evaluation.lifted), factorised.scaled(evaluation.outside)
@@ -186,7 +193,7 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
         output_share=evaluation.share,
         tangent_share=tangent,
         covector_share=share,
-        residual=factorised.residual(vector, evaluation.lifted, evaluation.outside),
+        residual=_residual(evaluation, factorised, vector, others),
         alignment=alignment(factorised, vector, image, evaluation.lifted, evaluation.outside),
         fallback=spectrum.fallback,
         graded=spectrum.graded,
@@ -195,6 +202,25 @@ def statistics(evaluation: Evaluation, factorised: Factorised, vector: Flat) -> 
         blocks=len(factorised.blocks),
         where=Where.of(rows.axis, factors.places),
     )
+
+
+def _residual(
+    evaluation: Evaluation,
+    factorised: Factorised,
+    vector: Flat,
+    others: Sequence[SecondSolve],
+) -> Scalar:
+    """Return the largest certificate of some solutions."""
+    r, g = evaluation.lifted, evaluation.outside
+    if not others:
+        return factorised.residual(vector, r, g)
+    first = (vector, jnp.zeros_like(others[0].r) if r is None else r)
+    columns = [first, *((x.vector, x.r) for x in others)]
+    vectors, right = (jnp.stack(x) for x in zip(*columns, strict=True))
+    if g is not None:
+        g = jnp.zeros_like(vectors).at[0].set(g)
+    # In a loop the certificate is compiled once.
+    return jnp.max(jax.lax.map(lambda x: factorised.residual(*x), (vectors, right, g)))
 
 
 def row_count(rows: AbstractRows) -> int:

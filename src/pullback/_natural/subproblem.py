@@ -15,7 +15,7 @@ which \(d = -\delta\) minimises. A natural gradient, a step of the optimiser, th
 a flow and a tangent kernel are four readers of this object.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -30,41 +30,12 @@ from .._base.types import Flat, OutputCovector, Params, Scalar
 from .._problem.batch import AnyBatch
 from .._problem.problem import AbstractProblem
 from ..solver._strategy import Strategy
+from .curve import Curve, second_order
 from .derivative import stop
 from .evaluate import Evaluation, absorb, evaluate, follow, lift, pull_outside
-from .factorised import Factorised, factorise
+from .factorised import Factorised, SecondSolve, factorise
 from .outcome import outcome
 from .stats import Stats, statistics
-
-
-class Curve(eqx.Module):
-    """t ↦ t d + t² a/2, a displacement of the parameters; t is at most `limit`."""
-
-    velocity: Flat
-    acceleration: Flat | None
-    limit: Scalar | None = None
-    """The largest t, of a momentum that bounds its steps; `None` for no bound."""
-
-    def within(self, t: Scalar | float) -> Scalar:
-        """Return t, or `limit` if t is beyond it.
-
-        **Arguments:**
-
-        - `t`: how far along.
-        """
-        t = jnp.asarray(t, self.velocity.dtype)
-        return t if self.limit is None else jnp.minimum(t, self.limit)
-
-    def __call__(self, t: Scalar | float) -> Flat:
-        """Return the displacement at t.
-
-        **Arguments:**
-
-        - `t`: how far along.
-        """
-        t = self.within(t)
-        straight = t * self.velocity
-        return straight if self.acceleration is None else straight + t * t / 2 * self.acceleration
 
 
 class Subproblem(eqx.Module):
@@ -82,6 +53,10 @@ class Subproblem(eqx.Module):
     """The direction, of a momentum; `None` for the natural gradient step."""
     longest: Callable[[Flat], Scalar | None] | None = None
     """How much of a direction a step may take, of a momentum; `None` for no bound."""
+    previous: Flat | None = None
+    """p, the step that a momentum corrects; `None` if it corrects none."""
+    second: SecondSolve | None = None
+    """G⁺ G p, for the correction; `None` where the inverse waits for a damping."""
     bend: float | Scalar | None = None
     """The largest ratio of acceleration to velocity of a bent curve; `None` for straight lines."""
 
@@ -138,24 +113,30 @@ class Subproblem(eqx.Module):
         lifted = lift(rows, c, self.factorised.inverse)
         return self.solve(lifted.r, pull_outside(rows, lifted.outside))
 
-    def damped(self, damping: Scalar, natural: Flat | None = None) -> "Subproblem":
+    def damped(
+        self, damping: Scalar, natural: Flat | None = None, second: SecondSolve | None = None
+    ) -> "Subproblem":
         """Return the same subproblem with (G + λ)⁻¹ on what the inverse keeps.
 
         **Arguments:**
 
         - `damping`: λ ≥ 0.
         - `natural`: the solution for that damping, if it is known; solved for if left out.
+        - `second`: that of a momentum's correction; solved for if left out.
         """
         factorised = self.factorised.damped(damping)
         if natural is None:
             natural = factorised.solve(self.evaluation.lifted, self.evaluation.outside)
-        where = lambda s: (s.factorised, s.natural)
-        return eqx.tree_at(where, self, (factorised, natural), is_leaf=lambda x: x is None)
+        if second is None and self.previous is not None:
+            second = _correcting(factorised, self.previous)
+        where = lambda s: (s.factorised, s.natural, s.second)
+        return eqx.tree_at(where, self, (factorised, natural, second), is_leaf=lambda x: x is None)
 
     def aimed(
         self,
         aim: Callable[["Subproblem"], Flat],
         longest: Callable[[Flat], Scalar | None] | None = None,
+        previous: Flat | None = None,
     ) -> "Subproblem":
         """Return the same subproblem with another direction.
 
@@ -163,9 +144,14 @@ class Subproblem(eqx.Module):
 
         - `aim`: the direction as a function of the subproblem.
         - `longest`: the largest part of a direction that a step may take; defaults to no bound.
+        - `previous`: p, if the direction is made of `correction(p)`.
         """
-        where = lambda s: (s.aim, s.longest)
-        return eqx.tree_at(where, self, (aim, longest), is_leaf=lambda x: x is None)
+        second = None
+        if previous is not None and self.natural is not None:
+            second = _correcting(self.factorised, previous)
+        where = lambda s: (s.aim, s.longest, s.previous, s.second)
+        given = (aim, longest, previous, second)
+        return eqx.tree_at(where, self, given, is_leaf=lambda x: x is None)
 
     def bent(self, bound: float | Scalar) -> "Subproblem":
         """Return the same subproblem, with curves along which the outputs move straight.
@@ -176,18 +162,23 @@ class Subproblem(eqx.Module):
         """
         return eqx.tree_at(lambda s: s.bend, self, bound, is_leaf=lambda x: x is None)
 
-    def judge(self, check_samples: bool | Array = False) -> tuple[Stats, RESULTS]:
+    def judge(
+        self, check_samples: bool | Array = False, others: Sequence[SecondSolve] = ()
+    ) -> tuple[Stats, RESULTS]:
         """Return the statistics of the solution, and whether anything went wrong on the way to it.
 
         **Arguments:**
 
         - `check_samples`: whether to compare the batch with single samples, which tells a model
             that mixes them; may be traced.
+        - `others`: the other solutions of a step, judged by the same certificate.
         """
         # Reports are constants: nobody differentiates a certificate.
-        evaluation, factorised, vector = stop((self.evaluation, self.factorised, self.solution))
-        stats = statistics(evaluation, factorised, vector)
-        return stats, outcome(evaluation, factorised, vector, stats, check_samples)
+        evaluation, factorised, vector, others = stop(
+            (self.evaluation, self.factorised, self.solution, tuple(others))
+        )
+        stats = statistics(evaluation, factorised, vector, others)
+        return stats, outcome(evaluation, factorised, vector, stats, check_samples, others)
 
     # ---- where to -------------------------------------------------------------------------------
 
@@ -201,21 +192,27 @@ class Subproblem(eqx.Module):
         """Return the step d of least (d - p)ᵀW(d - p) among those that minimise q, W the gauge.
 
         It is p - A⁺(r + A p) - G⁺ g_x: the previous step p, corrected by no more than what the
-        metric asks for. Damped, it is the trade-off between the two.
+        metric asks for. Damped, it is the trade-off between the two. A momentum that calls it
+        declares p (`AbstractMomentum.corrects`), so that the solve is certified with the step;
+        another p gives NaN.
 
         **Arguments:**
 
         - `previous`: p.
         """
-        self.factorised.need_whole("a correction of the last step (Spring)")
-        return previous - self.solution - self.solve(self.unit_push(previous), None)
+        if self.previous is None and self.aim is not None:
+            raise ValueError(
+                "sub.correction(p) solves once more, and a step certifies what it knows of: return "
+                "p from the method `corrects(memory)` of the momentum too."
+            )
+        if self.previous is None or self.second is None:
+            return previous - self.solution - _correcting(self.factorised, previous).vector
+        apart, size = jnp.linalg.norm(previous - self.previous), jnp.linalg.norm(self.previous)
+        declared = apart <= jnp.sqrt(jnp.finfo(self.dtype).eps) * size
+        return jnp.where(declared, previous - self.solution - self.second.vector, jnp.nan)
 
     def curve(self, d: Flat) -> Curve:
-        r"""Return the curve that sets out along d.
-
-        Bent: \(f(\theta + td + t^2a/2) = f + t\,Jd + \tfrac12 t^2\,(d^2f[d, d] + Ja) + O(t^3)\),
-        and \(a = -A^+ S^\top d^2f[d, d]\) takes away of the second-order term what the model can,
-        so that the outputs move along a straight line. The factors are those of the step.
+        """Return the curve that sets out along d, bent where `bent` says so (`curve.py`).
 
         **Arguments:**
 
@@ -224,44 +221,10 @@ class Subproblem(eqx.Module):
         limit = None if self.longest is None else self.longest(d)
         if self.bend is None:
             return Curve(d, None, limit)
-        a = self.acceleration(d)
-        small = self.curvature(d, a) <= jnp.asarray(self.bend, self.dtype)
-        return Curve(d, jnp.where(small, a, 0.0), limit)
-
-    def acceleration(self, d: Flat) -> Flat:
-        """Return a of `curve`.
-
-        **Arguments:**
-
-        - `d`: a flat vector.
-        """
         self.factorised.need_whole("a curve of the second order (Geodesic)")
-        rows = self.evaluation.rows
-        like, carried = rows.structure, split(rows.params)[1]
-        v = d.astype(like.dtype)
-
-        def outputs(flat):
-            return rows.objective.outputs(eqx.combine(like.unravel(flat), carried))
-
-        def velocity(flat):
-            return eqx.filter_jvp(outputs, (flat,), (v,))[1]
-
-        _, second = eqx.filter_jvp(velocity, (like.ravel(rows.params),), (v,))
-        # Where the outputs are linear in the parameters there is no tangent at all.
-        zero = lambda z, s: s if s is not None or z is None else jnp.zeros_like(z)
-        absent = lambda x: x is None
-        second = jax.tree.map(zero, split(rows.outputs)[0], second, is_leaf=absent)
-        return -self.solve(rows.unit_output(second), None)
-
-    def curvature(self, d: Flat, a: Flat) -> Scalar:
-        """Return ‖a‖/‖d‖; 0 for a step of length zero.
-
-        **Arguments:**
-
-        - `d`, `a`: velocity and acceleration.
-        """
-        size = jnp.linalg.norm(d)
-        return jnp.where(size > 0, jnp.linalg.norm(a) / jnp.where(size > 0, size, 1.0), 0.0)
+        # The factors are those of the step.
+        r = second_order(self.evaluation.rows, d)
+        return Curve.bent(d, SecondSolve(self.solve(r, None), r), self.bend, limit)
 
     # ---- how far --------------------------------------------------------------------------------
 
@@ -374,6 +337,13 @@ def subproblem(
     if not strategy.inverse.awaits_damping:
         natural = factorised.solve(evaluation.lifted, evaluation.outside)
     return Subproblem(evaluation, factorised, natural, penalty, constraint)
+
+
+def _correcting(factorised: Factorised, previous: Flat) -> SecondSolve:
+    """Return G⁺ G p of a correction of p."""
+    factorised.need_whole("a correction of the last step (Spring)")
+    r = factorised.unit_push(previous)
+    return SecondSolve(factorised.solve(r, None), r)
 
 
 def _confined(constraint: Callable[[Params], Params], params: Params) -> Params:

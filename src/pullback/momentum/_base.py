@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._base.show import settings
-from .._base.tree import all_finite
 from .._base.types import Flat, Scalar
 from .._natural.subproblem import Subproblem
 
@@ -78,6 +77,18 @@ class AbstractMomentum(eqx.Module):
         - `direction`: the direction that the step took a part of.
         """
         return direction
+
+    def corrects(self, memory: Any) -> Flat | None:
+        """Return p, the step that `direction` corrects; `None`, the default, if it corrects none.
+
+        The optimiser then solves for the correction with the step, and certifies it;
+        `sub.correction(p)` returns the corrected step.
+
+        **Arguments:**
+
+        - `memory`: the memory.
+        """
+        return None
 
     def limit(self, memory: Any, direction: Flat) -> Scalar | None:
         """Return the largest part of the direction that a step may take; `None` for no bound.
@@ -147,21 +158,20 @@ def aimed(momentum: AbstractMomentum, sub: Subproblem, memory: Any) -> Subproble
             )
         return found
 
-    return sub.aimed(direction, longest)
+    previous: Any = momentum.corrects(memory)
+    if previous is not None:
+        if not eqx.is_array(previous) or previous.shape != (size,):
+            got = f"shape {previous.shape}" if eqx.is_array(previous) else type(previous).__name__
+            raise ValueError(
+                f"{name}.corrects(memory) must return a flat vector of shape ({size},) or None, "
+                f"got {got}."
+            )
+        previous = previous.astype(sub.dtype)
+    return sub.aimed(direction, longest, previous)
 
 
-def remember(
-    momentum: AbstractMomentum,
-    sub: Subproblem,
-    old: Any,
-    direction: Flat,
-    accepted: Array,
-    failed: Array,
-) -> Any:
-    """Return the memory to keep: the new one, the first if rejected, the old one after a failure.
-
-    A memory that is not finite is replaced by the first one.
-    """
+def recall(momentum: AbstractMomentum, sub: Subproblem, old: Any, direction: Flat) -> Any:
+    """Return the memory after a step that is taken; raise a `ValueError` for another structure."""
     if not momentum.remembers:
         return old
     new = momentum.remember(sub, _cast(old, sub.dtype), direction)
@@ -172,11 +182,19 @@ def remember(
             f"{name}.remember must return a memory with the structure and shapes of "
             f"{name}.init(size, dtype): {shapes(old)}, got {shapes(new)}. Give `init` too."
         )
+    return new
+
+
+def kept_memory(
+    momentum: AbstractMomentum, sub: Subproblem, old: Any, new: Any, accepted: Array, failed: Array
+) -> Any:
+    """Return the memory to keep: the new one, the first if rejected, the old one after a failure."""
+    if not momentum.remembers:
+        return old
     first = momentum.init(sub.evaluation.rows.shape[1], sub.dtype)
-    kept = accepted & all_finite(new)
 
     def leaf(old, new, first):
-        return jnp.where(failed, old, jnp.where(kept, new, first).astype(old.dtype))
+        return jnp.where(failed, old, jnp.where(accepted, new, first).astype(old.dtype))
 
     return jax.tree.map(leaf, old, new, first)
 

@@ -94,9 +94,12 @@ class Spring(AbstractMomentum):
         last = jnp.zeros(size, dtype)
         return Counted(last, jnp.zeros((), jnp.int32)) if self.corrected else last
 
-    def direction(self, sub, memory):
+    def corrects(self, memory):
         last = memory.last if self.corrected else memory
-        phi = sub.correction(jnp.asarray(self.mu, sub.dtype) * last)
+        return jnp.asarray(self.mu, last.dtype) * last
+
+    def direction(self, sub, memory):
+        phi = sub.correction(self.corrects(memory))
         if self.max_norm is not None:
             phi = phi * _at_most(jnp.asarray(self.max_norm, sub.dtype), phi)
         return phi / self._bias(memory, sub.dtype)

@@ -16,7 +16,9 @@ from jaxtyping import Array
 
 from .._base.show import facts, settings, several
 from .._base.types import Count, Flat, Scalar
-from .._natural.subproblem import Curve, Subproblem
+from .._natural.curve import Curve
+from .._natural.factorised import SecondSolve
+from .._natural.subproblem import Subproblem
 from .._problem.problem import AbstractProblem
 from ..inverse._base import AbstractInverse
 
@@ -38,10 +40,14 @@ class Move(eqx.Module):
     gain: Scalar
     """The decrease of the loss over the predicted one."""
     curvature: Scalar
-    """‖a‖/‖d‖ of a bent curve, 0 of a straight one."""
+    """‖a‖/‖d‖ of a bent curve, 0 of a straight one, NaN where a is not finite."""
     trials: Count
     """How many points were tried."""
     accepted: Array
+    second: SecondSolve | None = None
+    """The solve of a momentum that corrects the last step; `None` if it does not."""
+    bend: SecondSolve | None = None
+    """The solve of a bent curve; `None` for straight ones."""
 
     def __repr__(self) -> str:
         found = facts(loss=self.value, rate=self.rate, damping=self.damping, gain=self.gain)
@@ -58,6 +64,7 @@ class Move(eqx.Module):
         """
         vector = jnp.zeros(sub.evaluation.rows.shape[1], sub.dtype)
         zero = jnp.zeros((), sub.dtype)
+        none = SecondSolve(vector, jnp.zeros(sub.factorised.rows.shape[0], sub.dtype))
         return Move(
             displacement=vector,
             direction=vector,
@@ -69,7 +76,14 @@ class Move(eqx.Module):
             curvature=zero,
             trials=jnp.zeros((), jnp.int32),
             accepted=jnp.asarray(False),
+            second=None if sub.previous is None else none,
+            bend=None if sub.bend is None else none,
         )
+
+    @property
+    def solves(self) -> tuple[SecondSolve, ...]:
+        """The solves of the move besides that of the natural gradient."""
+        return tuple(x for x in (self.second, self.bend) if x is not None)
 
 
 class AbstractStep(eqx.Module):
@@ -166,7 +180,6 @@ def move(
     rate = curve.within(rate).astype(dtype)
     displacement = curve(rate)
     value = sub.value_at(displacement) if value is None else value
-    bent = curve.acceleration
     return Move(
         displacement=displacement,
         direction=curve.velocity,
@@ -176,9 +189,11 @@ def move(
         damping=jnp.asarray(jnp.nan if sub.damping is None else sub.damping, dtype),
         # A bent curve takes the outputs where the straight part alone was predicted to.
         gain=gain(sub, rate * curve.velocity, value),
-        curvature=jnp.zeros((), dtype) if bent is None else sub.curvature(curve.velocity, bent),
+        curvature=jnp.zeros((), dtype) if curve.curvature is None else curve.curvature,
         trials=jnp.asarray(trials, jnp.int32),
         accepted=accepted & jnp.isfinite(value) & jnp.all(jnp.isfinite(displacement)),
+        second=sub.second,
+        bend=curve.bend,
     )
 
 
@@ -217,12 +232,15 @@ def proceed(rule: AbstractStep, sub: Subproblem, state: Any) -> tuple[Move, Any]
         )
     flat = (sub.evaluation.rows.shape[1],)
     for name in Move.__dataclass_fields__:
+        if name in ("second", "bend"):
+            continue
         wanted = flat if name in ("displacement", "direction", "solution") else ()
         if (found := jnp.shape(getattr(made[0], name))) != wanted:
             raise ValueError(
                 f"{owner}.step: `{name}` of the Move must be of shape {wanted}, got {found}. A "
                 "rate and a value are one number each."
             )
+    whole(owner, made[0], "second" if sub.previous is not None else None)
     new = _as_arrays(made[1])
     if (was := _described(state)) != (found := _described(new)):
         raise ValueError(
@@ -230,6 +248,15 @@ def proceed(rule: AbstractStep, sub: Subproblem, state: Any) -> tuple[Move, Any]
             f"{found}."
         )
     return jax.tree.map(jnp.asarray, made[0]), new
+
+
+def whole(owner: str, made: Move, solve: str | None) -> None:
+    """Raise a `ValueError` if a Move lacks a solve that is to be certified."""
+    if solve is not None and getattr(made, solve) is None:
+        raise ValueError(
+            f"{owner}.step: the Move lacks a solve behind its direction, which is certified with "
+            "the step: make it with pullback.step.move(sub, curve, rate)."
+        )
 
 
 def _described(state: Any) -> str:

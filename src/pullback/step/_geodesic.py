@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from .._base.checks import positive
 from .._base.types import Scalar
-from ._base import AbstractStep
+from ._base import AbstractStep, Move, whole
 from ._fixed import as_rule
 
 
@@ -56,4 +56,7 @@ class Geodesic(AbstractStep):
         return self.step_rule.init(dtype)
 
     def step(self, sub, state):
-        return self.step_rule.step(sub.bent(self.bound), state)
+        made = self.step_rule.step(sub.bent(self.bound), state)
+        if isinstance(made, tuple) and made and isinstance(made[0], Move):
+            whole(type(self.step_rule).__name__, made[0], "bend")
+        return made  # Anything else is refused by `proceed`.
