@@ -111,7 +111,22 @@ def toy(_):
         gathered = jax.lax.all_gather(z, "data", tiled=True)
         count, scanned = jax.lax.scan(lambda n, y: (n + 1, total(y) * n), 0, jnp.stack([x, y]))
         carry = jax.lax.fori_loop(0, 3, lambda k, x: x + total(x) * k, x)
-        return found, looped, mapped, flags, gathered, count, scanned, carry, total(x), total(y * z)
+        # A literal waits: a number of Python, of a type that is not its own.
+        once = lambda state: (False, state[1] + total(state[1]), state[2] * np.int32(3))
+        flagged = jax.lax.while_loop(lambda state: state[0], once, (True, y, np.int32(2)))[1:]
+        return (
+            flagged,
+            found,
+            looped,
+            mapped,
+            flags,
+            gathered,
+            count,
+            scanned,
+            carry,
+            total(x),
+            total(y * z),
+        )
 
     spread, rng = PartitionSpec("data"), np.random.default_rng(0)
     given = [
@@ -125,7 +140,7 @@ def toy(_):
         )  # fmt: skip
         program = jax.jit(mapped).lower(*given).compile()
         lines[name] = unordered(program.as_text())
-        lines[name]["values"] = [np.asarray(x) for x in program(*given)]
+        lines[name]["values"] = [np.asarray(x) for x in jax.tree.leaves(program(*given))]
     values = [lines[name].pop("values") for name in lines]
     return lines | {"equal": all(np.array_equal(a, b) for a, b in zip(*values, strict=True))}
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Array
 
@@ -61,7 +62,8 @@ class _Order:
         """Return the results of a program."""
         known = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
         known |= dict(zip(program.inputs, values, strict=True))
-        read = lambda v: v.val if is_literal(v) else known[v]
+        # As a number of Python, a literal may have become one of another type.
+        read = lambda v: np.asarray(v.val, v.aval.dtype) if is_literal(v) else known[v]
         for eqn in program.jaxpr.eqns:
             found = self._equation(program, eqn, [read(v) for v in eqn.invars])
             known |= dict(zip(eqn.outvars, found, strict=True))
@@ -176,7 +178,7 @@ def _one_waits(values: list[Any], never: Array | None) -> list[Any]:
 
 def _is_number(x: Any) -> bool:
     kind = jnp.result_type(x)
-    return jnp.size(x) > 0 and (jnp.issubdtype(kind, jnp.number) or kind == bool)
+    return jnp.size(x) > 0 and (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, bool))
 
 
 def _wait(x: Any, never: Array) -> Any:
@@ -186,7 +188,7 @@ def _wait(x: Any, never: Array) -> Any:
         return jnp.where(never, jnp.asarray(jnp.nan, kind), x)
     if jnp.issubdtype(kind, jnp.integer):
         return x + never.astype(kind)
-    return x ^ never if kind == bool else x
+    return x ^ never if jnp.issubdtype(kind, bool) else x
 
 
 def _never(x: Array) -> Array:
