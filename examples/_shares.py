@@ -15,7 +15,7 @@ LARGE = {"Primal": (12288, 84), "Krylov": (24576, 84), "Dual": (768, 230)}
 COUNTS = 1, 2, 4, 8
 
 
-def prepared(name, size, mesh, place=0, number=1):
+def prepared(name, size, mesh, place=0, number=1, damping=1e-3):
     """Compile a natural gradient on a mesh; return what runs it, and what is known of it."""
     import jax
     import jax.numpy as jnp
@@ -32,10 +32,9 @@ def prepared(name, size, mesh, place=0, number=1):
     x, y = rng.standard_normal((samples, 8)), rng.integers(0, 3, samples)
     mine = np.array_split(np.arange(samples), number)[place]  # the samples of this process
     batch = pb.shard((x[mine], y[mine]), mesh)
+    inverse = pb.MoorePenrose() if damping is None else pb.Tikhonov(damping)
     solve = lambda p, b: (
-        pb.natural_gradient(
-            problem, p, b, inverse=pb.Tikhonov(1e-3), solver=solver, throw=False
-        ).vector
+        pb.natural_gradient(problem, p, b, inverse=inverse, solver=solver, throw=False).vector
     )
     with jax.set_mesh(mesh):
         program = jax.jit(solve).lower(params, batch).compile()

@@ -18,6 +18,8 @@ from jax._src import core  # noqa: TID251  (see `xla.py`)
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from .in_order import in_order
+
 
 class Layout(NamedTuple):
     """Devices that share the samples of a batch."""
@@ -158,6 +160,13 @@ def put(tree: PyTree, layout: Layout, spec: PartitionSpec) -> PyTree:
     return jax.tree.map(move, tree)
 
 
+def ordered(function: Callable, layout: Layout) -> Callable:
+    """Return the function, with collectives in one order where XLA does not see to it."""
+    mesh = layout.mesh
+    platform = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else jax.default_backend()
+    return in_order(function) if platform == "cpu" and layout.size > 1 else function
+
+
 def shared(
     layout: Layout, function: Callable[..., tuple[PyTree, PyTree]], common: PyTree, samples: PyTree
 ) -> tuple[PyTree, PyTree]:
@@ -165,8 +174,6 @@ def shared(
 
     It returns what is the same on all devices, and what has one entry per sample.
     """
-    if layout.inside:
-        return function(common, samples)
     (common_arrays, sample_arrays), static = eqx.partition((common, samples), eqx.is_array)
     kept = []
 
@@ -177,9 +184,11 @@ def shared(
         kept[:] = [rest]
         return arrays
 
+    if layout.inside:
+        return eqx.combine(ordered(one, layout)(common_arrays, sample_arrays), kept[0])
     everywhere = PartitionSpec()
     mapped = jax.shard_map(
-        one,
+        ordered(one, layout),
         mesh=layout.mesh,
         in_specs=(everywhere, layout.samples),
         out_specs=(everywhere, layout.samples),

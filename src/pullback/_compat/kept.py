@@ -14,7 +14,7 @@ import jax.core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from .devices import Layout, axes_of, sharding_of
+from .devices import Layout, axes_of, ordered, sharding_of
 
 
 def placement(tree: PyTree, mesh: Any = None) -> tuple[Any, tuple[PartitionSpec, ...]] | None:
@@ -103,7 +103,7 @@ def kept(
     run = one
     if names:
         run = jax.shard_map(
-            one,
+            ordered(one, layout),
             mesh=None if explicit else layout.mesh,
             in_specs=(everywhere, inside, layout.samples),
             out_specs=((outside, outside), everywhere, layout.samples),

@@ -60,15 +60,23 @@ class SharedRoot(AbstractRoot):
         found = self.whole.removed
         return None if found is None else jax.vmap(lambda c: own(c, self.devices))(found)
 
+    # Of the samples of other devices only a mean, or a sum, is needed: rows of J, of which the
+    # second makes rows of A, stay where they are, and so does what the first is given of those.
+
     def unit(self, w):
-        return own(self.whole.unit(gathered(w, self.devices)), self.devices)
+        roots, mean = self.whole.samples, self.whole.mean
+        if roots is None or mean is None:
+            return own(self.whole.unit(gathered(w, self.devices)), self.devices)
+        roots, mean = own((roots, mean), self.devices)
+        mean = mean.astype(w.dtype)[:, None]
+        w = jnp.where(mean == 0, 0.0, w.reshape(mean.shape[0], -1))
+        w = w - mean * total(jnp.sum(w, axis=0, keepdims=True), self.devices)
+        return jax.vmap(lambda root, w: root.unit(w))(roots, w)
 
     def unit_transpose(self, v):
         roots, mean = self.whole.samples, self.whole.mean
         if roots is None or mean is None:
             return own(self.whole.unit_transpose(gathered(v, self.devices)), self.devices)
-        # Of the samples of other devices only the mean is needed: rows of J, of which this makes
-        # rows of A, stay where they are.
         roots, mean = own((roots, mean), self.devices)
         y = jax.vmap(lambda root, v: root.unit_transpose(v))(roots, v)
         mean = mean.astype(y.dtype)[:, None]

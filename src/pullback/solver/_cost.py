@@ -73,6 +73,8 @@ class Setting(NamedTuple):
     """On how many devices the samples are."""
     graded: bool = False
     """Whether the scales of rows may differ by more than a float resolves."""
+    joint: bool = False
+    """Whether the metric couples the samples, so that every device has the outputs of all."""
     kept: Kept | None = None
     """Where parameters are that stay sharded; `None` if every device has all of them."""
 
@@ -151,7 +153,7 @@ def _term(rows: Rows, dual: Layout | None, shares: int) -> Setting:
     return Setting(
         m, size, count, rows.dtype, forward, dual, find_term(rows, single=True),
         rows.by_sample, rows.cut if isinstance(rows.cut, Cut) else None, walked, unusable(rows),
-        devices=shares, graded=rows.graded,
+        devices=shares, graded=rows.graded, joint=rows.objective.problem.metric.couples_samples,
     )  # fmt: skip
 
 

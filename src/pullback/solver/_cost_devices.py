@@ -3,7 +3,9 @@ r"""What one of n devices does, keeps and is sent, from the cost estimate of one
 Bytes are those of the results of what is sent (sums, copies, factors round a ring), as a compiled
 program lists them; loops whose turns are decided at run time count once, but for the iterations of
 `Krylov`. A product with A ends in a copy of m numbers, one with its transpose in a sum of P. An
-iteration of `Krylov` needs no copy: its vectors on the rows stay where the rows are.
+iteration of `Krylov` needs no copy: its vectors on the rows stay where the rows are. The scales of
+rows are a copy of m numbers if they are graded; otherwise they are constants, and nothing is sent.
+A metric that couples samples has the outputs of all on every device, and lifts their covectors.
 """
 
 import math
@@ -20,9 +22,10 @@ from ..inverse._base import AbstractInverse
 from ._cost import KRYLOV_STEPS, SINGULAR, VECTORS, Cost, Kept, Setting, factorisation, held_of
 from ._panels import COPIED, MORE, cuts, is_shared
 
-PRODUCTS = 4
-"""How many of each a solution, its right-hand side and its certificate take; `SVD` one less."""
-OUTSIDE = 3, 5
+PRODUCTS, OF_SVD = (3, 4, 2), (2, 3, 2)
+"""How many with A and with Aᵀ a solution, its right-hand side and its certificate take, and how
+often a metric that couples samples gathers outputs, or their covectors; of `SVD` fewer."""
+OUTSIDE = 2, 5, 1
 """How many of each `Krylov` takes outside of its iterations."""
 
 
@@ -31,9 +34,11 @@ def is_tall(rows: int, size: int, devices: int) -> bool:
     return devices > 1 and rows // devices >= size
 
 
-def _products(setting: Setting, count: int = PRODUCTS) -> float:
-    """Return how many numbers the products of a solution are."""
-    return 1.0 * count * (setting.rows + setting.size)
+def _products(setting: Setting, counts: tuple[int, int, int] = PRODUCTS) -> float:
+    """Return how many numbers the products of a solution are, the scales of rows and outputs."""
+    forth, back, joint = counts
+    more = sum(term.rows * (term.graded + joint * term.joint) for term in setting.terms)
+    return 1.0 * forth * setting.rows + back * setting.size + more
 
 
 def svd_share(setting: Setting, inverse: AbstractInverse, cost: Cost) -> Cost:
@@ -41,7 +46,7 @@ def svd_share(setting: Setting, inverse: AbstractInverse, cost: Cost) -> Cost:
     n, m, size = setting.devices, setting.rows, setting.size
     if n == 1:
         return cost
-    formed, products = setting.jacobian / n, _products(setting, PRODUCTS - 1)
+    formed, products = setting.jacobian / n, _products(setting, OF_SVD)
     weighs = setting.graded and inverse.cancels_weights
     if is_tall(m, size, n) and not weighs:
         flops = formed + SINGULAR * (m / n + n * size) * size**2
@@ -112,9 +117,9 @@ def krylov_share(setting: Setting, cost: Cost) -> Cost:
         return _kept_share(setting, kept, cost)
     if n == 1:
         return cost
-    sent = 1.0 * KRYLOV_STEPS * size + OUTSIDE[0] * m + OUTSIDE[1] * size
-    # The right-hand side and what certifies it are on every device.
-    memory = VECTORS * (size + m / n) + OUTSIDE[0] * m
+    sent = KRYLOV_STEPS * size + _products(setting, OUTSIDE)
+    # The right-hand side, the scales and what certifies it are on every device.
+    memory = VECTORS * (size + m / n) + (OUTSIDE[0] + 1) * m
     item = setting.item
     return cost._replace(flops=cost.flops / n, memory=memory * item, sent=sent * item)
 

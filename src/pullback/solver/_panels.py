@@ -24,7 +24,7 @@ from jax.lax.linalg import triangular_solve
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from .._base.axis import Axis, anywhere, around, gathered, own, place, total
+from .._base.axis import Axis, around, gathered, own, place, total
 from .._base.types import Scalar
 from .._compat.lapack import cholesky
 
@@ -159,10 +159,6 @@ class Panels(eqx.Module):
                 lambda x: jnp.zeros(x.shape, x.dtype), like
             )
             block, rest, fine = jax.lax.cond(fine, step, nothing, below, part)
-            # XLA on the CPU orders collectives by when they may begin, and does not see those
-            # inside of a condition: without this one, which waits for them, devices of large
-            # problems meet in different ones, and hang or crash.
-            fine = ~anywhere(~fine, self.axis)
             blocks.append(block)
             below.append(rest)
         return PanelFactor(tuple(blocks), tuple(below), self.axis), fine
