@@ -265,6 +265,24 @@ def test_what_is_computed_prints_in_one_line_and_compiles_nothing(name, caplog):
     assert [record for record in caplog.records if "ompil" in record.getMessage()] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("PullbackMetric", "rank"), ("TangentKernel", "matrix"), ("Trajectory", "evaluate")],
+)
+def test_a_method_without_its_call_prints_on_half_a_page(name, method):
+    text = repr(getattr(COMPUTED[name](), method))
+    assert name in text and method in text
+    assert len(text.splitlines()) <= 25 and "dot_general" not in text
+
+
+def test_what_a_solver_does_not_compute_is_said_and_no_nan_is_shown():
+    inverse = pb.Tikhonov(0.1)
+    ng = pb.natural_gradient(PROBLEM, PARAMS, BATCH, inverse=inverse, solver=pb.solver.Dual())
+    for text in (str(ng), ng._repr_html_()):
+        assert text.count("not computed by this solver") == 2 and "nan" not in text
+    assert "condition" in str(pb.natural_gradient(PROBLEM, PARAMS, BATCH, solver=pb.solver.SVD()))
+
+
 def test_the_count_of_compilations_can_fail(caplog):
     jax.clear_caches()
     with jax.log_compiles(), caplog.at_level(logging.DEBUG, "jax"):

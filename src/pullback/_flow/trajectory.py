@@ -59,9 +59,10 @@ class Trajectory(eqx.Module):
     """The number of accepted steps."""
     rejected: Count
     """The number of rejected steps."""
-    interpolation: dfx.DenseInterpolation | None
+    # A method without its call is shown with the fields; these would fill a page.
+    interpolation: dfx.DenseInterpolation | None = eqx.field(repr=False)
     """The dense output; `None` if `ts` was given."""
-    equation: Equation
+    equation: Equation = eqx.field(repr=False)
     """What was integrated."""
     events: tuple[AbstractEvent, ...]
     """The events that could stop the flow."""

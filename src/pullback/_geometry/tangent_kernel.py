@@ -49,9 +49,10 @@ class TangentKernel(eqx.Module):
     ```
     """
 
-    rows: AbstractRows
+    # A method without its call is shown with the fields; these would fill a page.
+    rows: AbstractRows = eqx.field(repr=False)
     """A at the point, and with it the model's J."""
-    subproblem: Subproblem | None
+    subproblem: Subproblem | None = eqx.field(repr=False)
     """What solves G⁺Jᵀc; `None` for the Euclidean kernel."""
     at: Any
     """Other inputs at which the outputs are watched; `None` for those of the batch."""

@@ -58,11 +58,12 @@ class PullbackMetric(eqx.Module):
     ```
     """
 
-    whitened: AbstractRows
+    # A method without its call is shown with the fields; these would fill a page.
+    whitened: AbstractRows = eqx.field(repr=False)
     """A, the whitened Jacobian, as an operator on flat vectors; for solvers and preconditioners."""
     strategy: Strategy
     """The default inverse and solver of `sharp`, `project`, `rank` and `factorise`."""
-    reported: Reported | None = None
+    reported: Reported | None = eqx.field(default=None, repr=False)
     """The model at the inputs of each sample, of weight zero or not; `None` if no weight is."""
 
     def __repr__(self) -> str:

@@ -10,13 +10,15 @@ import numpy as np
 from jaxtyping import Array
 
 from .._base.axis import Axis
-from .._base.show import facts, is_single, number, ratio, several, table
+from .._base.show import applies, facts, is_single, number, ratio, several, table
 from .._base.types import Count, Flat, Scalar
 from .._rows.base import AbstractRows
 from ..solver._base import Places
 from .alignment import alignment
 from .evaluate import Evaluation, fraction
 from .factorised import Factorised, SecondSolve
+
+UNKNOWN = "not computed by this solver"
 
 
 class Where(NamedTuple):
@@ -122,16 +124,20 @@ class Stats(eqx.Module):
         """Return `condition` without compiling anything; `None` if it is not known."""
         return ratio(self.largest, self.smallest)
 
+    def _edges(self) -> str:
+        """Return the singular values at the edges, cut-off and condition."""
+        cutoff = f"cut-off {number(self.cutoff, '.1e')}"
+        condition = f"condition {number(self._condition(), '.1e')}"
+        edges = f"{number(self.largest, '.3e')} ... {number(self.smallest, '.3e')}"
+        return f"{edges}, {cutoff}, {condition}"
+
     def _lines(self) -> list[tuple[str, str]]:
         m, p = self.shape
         single = is_single(self.rank)
         graded = " (rank and cut-off of the ungraded rows)" if single and self.graded else ""
         fallback = ", Cholesky fell back on eigenvectors" if single and self.fallback else ""
         unknown = single and int(self.rank) < 0
-        edges = f"{number(self.largest, '.3e')} ... {number(self.smallest, '.3e')}"
-        limits = (
-            f"cut-off {number(self.cutoff, '.1e')}, condition {number(self._condition(), '.1e')}"
-        )
+        edges = applies(self.largest)
         shares = (
             f"outputs {number(self.output_share, '.6f')}, "
             f"tangent {number(self.tangent_share, '.6f')}, "
@@ -139,8 +145,8 @@ class Stats(eqx.Module):
         )
         lines = [
             ("solver", f"{self.solver}, A is {m} x {p}{graded}"),
-            ("rank", "not computed by this solver" if unknown else number(self.rank, "d")),
-            ("singular values", f"{edges}, {limits}"),
+            ("rank", UNKNOWN if unknown else number(self.rank, "d")),
+            ("singular values", UNKNOWN if unknown and not edges else self._edges()),
             ("in range", shares),
             ("residual", f"{number(self.residual, '.1e')}{fallback}"),
         ]
