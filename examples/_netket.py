@@ -17,9 +17,10 @@ from pullback import vmc
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        vmc.netket_preconditioner()  # raises if NetKet is missing or too old
         import netket as nk  # pyright: ignore[reportMissingImports]
-except ImportError:
-    raise SystemExit("This example needs NetKet: pip install 'pullback[netket]'.") from None
+except ImportError as error:
+    raise SystemExit(str(error)) from None
 
 SITES, SAMPLES, TURN = 16, 1024, 5
 EXACT = -2 / np.sin(np.pi / (2 * SITES))

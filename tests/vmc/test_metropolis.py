@@ -1,5 +1,6 @@
 """Markov chains: their distribution, what they carry, importance weights, and what goes wrong."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +88,33 @@ def test_what_goes_wrong_at_the_start_is_said():
     spiky = lambda p, s: jnp.where(jnp.sum(s, axis=1) == 4, jnp.nan, 0.0)
     with pytest.raises(ValueError, match=r"is nan"):
         start(spiky)
+
+
+class Broken(vmc.AbstractHamiltonian):
+    """An operator whose elements are NaN."""
+
+    sites: int = eqx.field(static=True, default=4)
+    magnetisation: int | None = eqx.field(static=True, default=None)
+
+    def connected(self, spins):
+        return spins[None].at[0, 0].multiply(-1.0), jnp.full(1, jnp.nan)
+
+
+def test_local_energies_that_are_not_finite_are_refused_at_the_start():
+    """Of an operator with NaN elements, and of a wave function that is NaN beside the chains."""
+    words = r"the local energy is nan on a sample \(chain \d+\)\. Check the elements"
+    broken = vmc.problem(dense.network, Broken())
+    with pytest.raises(ValueError, match=words):
+        vmc.Metropolis(broken, chains=16, burn_in=0).init(jax.random.key(0), PARAMS)
+    with pytest.raises(ValueError, match="the operator has elements that are not finite"):
+        vmc.full_sum(broken)
+    up = lambda s: jnp.sum(s, axis=-1) == 4
+    spiky = vmc.problem(lambda p, s: jnp.where(up(s), jnp.nan, 0.0), ISING.loss.hamiltonian)
+    sampler = vmc.Metropolis(spiky, chains=16, burn_in=0)
+    starts = lambda k: sampler._start(jax.random.split(jax.random.key(k))[0])
+    seed = next(k for k in range(20) if not bool(jnp.any(up(starts(k)))))
+    with pytest.raises(ValueError, match=words):
+        sampler.init(jax.random.key(seed), PARAMS)
 
 
 def test_a_nan_on_the_way_is_a_failed_step():

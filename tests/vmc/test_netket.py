@@ -1,7 +1,12 @@
 """NetKet beside us: the same numbers, in its drivers and in `fit`. Skipped where it is absent."""
 
 import contextlib
+import importlib.metadata
+import os
+import runpy
+import sys
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +24,23 @@ def test_an_old_version_is_refused():
         check_version("3.9.1")
     check_version("3.23.1")
     check_version("4.0.dev1")
+
+
+def test_an_old_or_missing_netket_is_said_before_it_is_imported(monkeypatch):
+    """By its metadata: an import of an old NetKet may fail for reasons of its own."""
+    calls = (lambda: vmc.from_netket(None, None), vmc.netket_preconditioner)
+    script = str(Path(__file__).parents[2] / "examples" / "vmc_netket.py")
+    monkeypatch.syspath_prepend(str(Path(script).parent))
+    monkeypatch.setitem(sys.modules, "netket", None)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
+    for version, words in (("3.9.1", r"NetKet 3\.9\.1 is too old"), ("3.23.0", "This needs NetKet")):
+        monkeypatch.setattr(importlib.metadata, "version", lambda _, v=version: v)
+        for call in calls:
+            with pytest.raises(ImportError, match=words):
+                call()
+        monkeypatch.delitem(sys.modules, "_netket", raising=False)
+        with pytest.raises(SystemExit, match=words):
+            runpy.run_path(script)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ its \(S\) is the covariance of the log-derivatives, both as here. So `netket_pre
 \((S + \lambda)^{-1}\,2\,\mathrm{Re}\,F\), the vector of NetKet's `SR(diag_shift=λ)`.
 """
 
+import contextlib
+import importlib.metadata
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -209,6 +211,9 @@ def netket_preconditioner(
 
 def import_netket() -> Any:
     """Return the module `netket`; raise an `ImportError` if it is missing or too old."""
+    # Before the import: an old NetKet may fail in it, on a JAX that is newer than it knows.
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        check_version(importlib.metadata.version("netket"))
     try:
         import netket  # pyright: ignore[reportMissingImports]
     except ImportError as missing:
