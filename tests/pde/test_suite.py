@@ -209,9 +209,13 @@ def test_equations_are_solved_by_the_command(monkeypatch, tmp_path):
         "tables.md", "tables.json", "A.png", "F-prime.png",
     }  # fmt: skip
     assert [words[:2] for words in asked] == [("A", 0), ("A", 1), ("F'", 0), ("F'", 1)]
-    _, _, steps, seconds, momentum, progress, published, folder = asked[-1]
+    _, _, steps, seconds, momentum, progress, published, folder, memory = asked[-1]
     assert (steps, seconds, momentum, progress, published) == (9, 600.0, True, True, True)
-    assert folder == out / "runs" / "F-prime-published" / "seed-1"
+    assert folder == out / "runs" / "F-prime-published" / "seed-1" and memory is None
+    words = ["pde", "C", "--memory", "0.6", "--out", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert asked[-1][-2:] == (out / "runs" / "C-memory-0.6" / "seed-0", 0.6)
+    assert CliRunner().invoke(app, ["pde", "C", "--memory", "1"]).exit_code == 2
     assert CliRunner().invoke(app, ["pde", "Z"]).exit_code == 2
     # Without a limit in time a run makes all steps of its equation, up to the last mark.
     assert CliRunner().invoke(app, ["pde", "C", "--out", str(out)]).exit_code == 0
