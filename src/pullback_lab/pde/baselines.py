@@ -5,8 +5,8 @@ makes the first steps; then a quasi-Newton method with a line search by the stro
 (Optax's zoom) goes on. Where a problem draws new points, these are new every `RENEWED` steps: a
 quasi-Newton method compares gradients of one function.
 
-Self-scaled Broyden (M. Al-Baali, 1998; for equations J. Urbán, P. Stefanou, J. Pons, arXiv
-2405.04230) is dense and updates an inverse Hessian \(H\) with \(s = \theta' - \theta\) and \(y =
+Self-scaled Broyden (of M. Al-Baali; for equations J. Urbán, P. Stefanou, J. Pons, arXiv 2405.04230)
+is dense and updates an inverse Hessian \(H\) with \(s = \theta' - \theta\) and \(y =
 g' - g\) by
 
 \[ H' = \frac1\tau \Bigl(H - \frac{Hyy^\top H}{y^\top Hy} + \varphi\,y^\top Hy\,vv^\top\Bigr) +
