@@ -1,10 +1,10 @@
 """`pullback pde A B --seeds 5`: solves equations, prints tables, draws pictures.
 
 A table and a picture have the errors against steps and wall-clock time, beside the published ones.
-With `--baselines` the usual training, Adam + L-BFGS and self-scaled Broyden, follows each run, on
-the same points for as long. With `--out FOLDER` the tables, the pictures and all measurements are written there, and the same
-command resumes a run that was interrupted or killed. `--out FILE.md` names the file of the tables,
-and everything else lies beside it. `python -m pullback_lab.pde` is the same command.
+With `--baselines` the usual training, Adam + L-BFGS and self-scaled Broyden, has as much time as
+each run took. With `--out FOLDER` the tables, the pictures and all measurements are written there,
+and the same command resumes a run that was interrupted or killed. `--out FILE.md` names the file of
+the tables, and everything else lies beside it. `python -m pullback_lab.pde` is the same command.
 """
 
 import argparse

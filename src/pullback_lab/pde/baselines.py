@@ -1,18 +1,19 @@
 r"""Adam + L-BFGS and Adam + self-scaled Broyden, the usual training of these networks.
 
-`run` gives them the seconds that our run took, compilation included, in double precision. Adam
-makes the first steps; then a quasi-Newton method with a line search by the strong Wolfe conditions
-(Optax's zoom) goes on. Where a problem draws new points, these are new every `RENEWED` steps: a
+`train` gives them the seconds that our run took, compilation included, in double precision. Adam
+makes the first steps, a quasi-Newton method the others, with a line search by the strong Wolfe
+conditions (Optax's zoom). Where a problem draws new points, these are new every `RENEWED` steps: a
 quasi-Newton method compares gradients of one function.
 
 Self-scaled Broyden (of M. Al-Baali; for equations J. Urbán, P. Stefanou, J. Pons, arXiv 2405.04230)
-is dense and updates an inverse Hessian \(H\) with \(s = \theta' - \theta\) and \(y =
-g' - g\) by
+updates a dense inverse Hessian \(H\) with \(s = \theta' - \theta\) and \(y = g' - g\) by
 
 \[ H' = \frac1\tau \Bigl(H - \frac{Hyy^\top H}{y^\top Hy} + \varphi\,y^\top Hy\,vv^\top\Bigr) +
 \frac{ss^\top}{s^\top y}, \qquad v = \frac{s}{s^\top y} - \frac{Hy}{y^\top Hy} . \]
 
-\(\varphi = 1\) and \(\tau = 1\) is BFGS.
+BFGS is \(\varphi = 1\) and \(\tau = 1\). Here \(\tau\), at most 1, enlarges an inverse that is too
+small along \(s\). `broyden_update` derives both from \(s^\top H^{-1}s\), \(y^\top Hy\) and \(s^\top
+y\).
 """
 
 import json

@@ -70,8 +70,8 @@ def optimiser(
 
     Levenberg-Marquardt with second-order correction; with fewer points than parameters, damped
     natural gradients with `Spring`, with the published numbers if `published` or if we have none.
-    Where points are renewed and the equation has a `whole`, the rate falls. `memory` is the weight of
-    the past in an average of the metric.
+    Where points are renewed and the equation has a `whole`, the rate falls. `memory` is the weight
+    of the past in an average of the metric.
     """
     problem = equation.problem() if field is None else equation.problem(field)
     batch = jax.eval_shape(equation.points, jax.random.key(0))
