@@ -68,6 +68,23 @@ def test_an_inverse_that_is_right_already_stays():
     np.testing.assert_allclose(found, h, rtol=1e-6, atol=1e-6 * np.abs(h).max())
 
 
+def test_the_first_pairs_are_those_of_an_identity_with_the_scale_of_the_hessian():
+    rng = np.random.default_rng(4)
+    hessian, point = spd(rng, 6, 0, 2), rng.normal(size=6)
+    direction = baselines.scale_by_broyden()
+    state, inverse, before = direction.init(jnp.asarray(point)), np.eye(6), (point, point)
+    for i, length in enumerate((0.7, 0.01, 0.02, 0.1)):
+        gradient = hessian @ point
+        assert np.linalg.norm(gradient) > 2
+        d, state = direction.update(jnp.asarray(gradient), state, jnp.asarray(point))
+        if i > 0:
+            s, y = point - before[0], gradient - before[1]
+            start = np.eye(6) * (y @ y) / (s @ y) if i == 1 else np.linalg.inv(inverse)
+            np.testing.assert_allclose(state.inverse, np.linalg.inv(direct(start, s, y)), rtol=1e-6)
+        before, inverse = (point, gradient), np.asarray(state.inverse)
+        point = point - length * np.asarray(d)
+
+
 def quadratic(n=20):
     """A quadratic function with its Hessian of condition 10⁴, its minimum, and a place to start."""
     rng = np.random.default_rng(2)

@@ -88,28 +88,23 @@ def broyden_update(
 def scale_by_broyden() -> optax.GradientTransformation:
     """Return the direction of self-scaled Broyden, of a vector, for a line search after it."""
 
-    def init(params: Array) -> Broyden:
+    def init(params: Any) -> Broyden:
         zero = jnp.zeros((), params.dtype)
         inverse = jnp.eye(params.size, dtype=params.dtype)
         return Broyden(jnp.zeros((), int), params, jnp.zeros_like(params), inverse, zero)
 
-    def update(updates: Array, state: Broyden, params: Array | None = None):
-        assert params is not None
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Broyden]:
         s, y = params - state.params, updates - state.updates
         size, sy = jnp.linalg.norm(s) * jnp.linalg.norm(y), s @ y
         # Where the line search found no lower loss, the inverse begins anew.
         begun = (state.count > 0) & (jnp.linalg.norm(s) > 0)
-        # At the first pair the identity gets the scale of the Hessian (Shanno and Phua, 1978).
-        first = state.count == 1
-        shrunk = jnp.where(first, sy / (y @ y), 1.0)
-        old = state._replace(
-            inverse=state.inverse * jnp.where(sy > 0, shrunk, 1.0),
-            stiffness=jnp.where(first, (y @ y) / sy, state.stiffness),
-        )
+        # The first pair is one of the identity with the scale of the Hessian (Shanno and Phua, 1978).
+        first, identity, curvature = state.count == 1, jnp.eye(s.size, dtype=s.dtype), (y @ y) / sy
+        old = jnp.where(first, identity / curvature, state.inverse)
+        new = broyden_update(old, s, y, jnp.where(first, curvature, state.stiffness))
         curved = sy > jnp.finfo(s.dtype).eps * size
-        new = broyden_update(old.inverse, s, y, old.stiffness)
         usable = begun & curved & jnp.all(jnp.isfinite(new))
-        anew = jnp.eye(s.size, dtype=s.dtype) / jnp.maximum(1.0, jnp.linalg.norm(updates))
+        anew = identity / jnp.maximum(1.0, jnp.linalg.norm(updates))
         inverse = jnp.where(usable, new, jnp.where(begun, state.inverse, anew))
         direction = inverse @ updates
         stiffness = (direction @ updates) / (direction @ direction)
