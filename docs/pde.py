@@ -6,10 +6,13 @@ ones at every mark, and the table of every equation. A folder that lacks runs, o
 interrupted, stopped by its limit in time, or asked for fewer steps, is refused. What else lies in
 the folder, e.g. other equations or runs without momentum, is shown too if it is finished.
 
-`python docs/pde.py pde A B C E`: of these equations only; the section names the others as not
-measured, in bold, and nothing else in the folder is read.
+`python docs/pde.py pde A B C E`: of these equations only. The section names in bold the others as
+not measured, and which of these have fewer seeds or steps. Nothing else in the folder is read.
+
+Baselines of an equation (`pullback pde A --baselines`) are shown below its table.
 """
 
+import itertools
 import json
 import re
 import sys
@@ -17,16 +20,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pullback_lab.pde.baselines import METHODS
 from pullback_lab.pde.cases import NAMES, STEPS
 from pullback_lab.pde.published import MARKS
 from pullback_lab.pde.run import Measured
-from pullback_lab.pde.table import compared, field, table
+from pullback_lab.pde.table import at_equal_seconds, compared, field, table
 
 PAGE = Path(__file__).parent / "pde.md"
 TITLE = "## Measured\n"
 NEEDED = {"A": 5, "B": 5, "C": 5, "D": 5, "E": 5, "F'": 1, "G": 1, "Burgers": 1}
 """The equations of the page, and how many seeds each has."""
-SUFFIXES = {"-no-momentum": "without Spring", "-published": "as published"}
+OTHERS = {"Burgers-periodic": 1, "Helmholtz": 1, "Allen-Cahn": 1, "Kovasznay": 1, "Inverse": 1}
+"""Equations that may be named, but are not of the page otherwise."""
+SUFFIXES = {
+    "-no-momentum": "without Spring",
+    "-published": "as published",
+    r"-memory-([\d.]+)": r"metric averaged with \1",
+}
 """The ends of the names of folders, in words."""
 
 HEAD = """
@@ -69,26 +79,37 @@ class Runs(NamedTuple):
     seeds: list[list[Measured]]
     notes: list[dict[str, Any]]
     """What is known of each run: steps, version, date."""
+    others: dict[str, list[list[Measured]]] = {}  # noqa: RUF012 (never changed)
+    """The runs of baselines, by their names."""
 
     @property
     def suffixes(self) -> list[str]:
         """How these runs differ from the default ones, in words."""
-        return [words for suffix, words in SUFFIXES.items() if suffix in self.kind]
+        found = [(re.search(suffix, self.kind), words) for suffix, words in SUFFIXES.items()]
+        return [match.expand(words) for match, words in found if match]
+
+    @property
+    def lacking(self) -> str:
+        """What these runs lack of those of the page, in words."""
+        seeds, steps = NEEDED.get(self.name, 1), min(note["steps"] for note in self.notes)
+        words = [f"{len(self.seeds)} of {seeds} seeds"] * (len(self.seeds) < seeds)
+        words += [f"{steps} of {STEPS[self.name]} steps"] * (steps < STEPS[self.name])
+        return f"{self.name} ({', '.join(words)})" if words else ""
 
 
 def named(kind: str) -> str | None:
     """The equation of a folder of runs."""
     for suffix in SUFFIXES:
-        kind = kind.replace(suffix, "")
+        kind = re.sub(suffix, "", kind)
     return {name.replace("'", "-prime"): name for name in NAMES}.get(kind)
 
 
-def read(folder: Path, seeds: int | None = None) -> Runs:
-    """The runs in a folder; raises if one is missing or not finished."""
+def read(folder: Path, seeds: int | None = None, fewer: bool = False) -> Runs:
+    """The runs in a folder; raises if one is not finished, or lacks seeds or steps if not `fewer`."""
     name = named(folder.name)
     assert name is not None
     found = sorted(folder.glob("seed-*"), key=lambda path: int(path.name.removeprefix("seed-")))
-    if len(found) < (seeds or 1):
+    if len(found) < (1 if fewer else seeds or 1):
         raise SystemExit(f"{folder} has {len(found)} of {seeds} seeds: run `pullback pde` first.")
     runs, notes = [], []
     for seed in found:
@@ -97,13 +118,23 @@ def read(folder: Path, seeds: int | None = None) -> Runs:
         note = json.loads((seed / "run.json").read_text(encoding="utf-8"))
         if not note["complete"]:
             raise SystemExit(f"{seed} was stopped after {note['made']} of {note['steps']} steps.")
-        if seeds is not None and note["steps"] < STEPS[name]:
+        if seeds is not None and not fewer and note["steps"] < STEPS[name]:
             words = f"{note['steps']} steps, and the page needs {STEPS[name]}"
             raise SystemExit(f"{seed} was asked for {words}: run it without --steps.")
-        lines = (seed / "measured.jsonl").read_text(encoding="utf-8").splitlines()
-        runs.append([Measured(**json.loads(line)) for line in lines])
+        runs.append(measured(seed))
         notes.append(note)
-    return Runs(folder.name, name, runs, notes)
+    others = {}
+    for method, words in METHODS.items():
+        places = [folder.with_name(f"{folder.name}-{method}") / seed.name for seed in found]
+        made = itertools.takewhile(lambda place: (place / "run.json").exists(), places)
+        others[words] = [measured(place) for place in made]
+    return Runs(folder.name, name, runs, notes, others if all(others.values()) else {})
+
+
+def measured(seed: Path) -> list[Measured]:
+    """The measurements of a run."""
+    lines = (seed / "measured.jsonl").read_text(encoding="utf-8").splitlines()
+    return [Measured(**json.loads(line)) for line in lines]
 
 
 def beside(all_runs: Sequence[Runs]) -> str:
@@ -137,29 +168,35 @@ def beside(all_runs: Sequence[Runs]) -> str:
 
 def section(folder: Path, names: Sequence[str] = ()) -> str:
     """The section, of the results of `pullback pde`; of some equations only if they are named."""
-    if unknown := [name for name in names if name not in NEEDED]:
-        raise SystemExit(f"unknown: {', '.join(unknown)}. There are: {', '.join(NEEDED)}.")
-    wanted = [name for name in NEEDED if not names or name in names]
+    known = NEEDED | OTHERS
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"unknown: {', '.join(unknown)}. There are: {', '.join(known)}.")
+    wanted = [name for name in known if (name in names if names else name in NEEDED)]
     kinds = {name: folder / "runs" / name.replace("'", "-prime") for name in wanted}
     if missing := [name for name, path in kinds.items() if not path.is_dir()]:
         words = f"has no runs of {', '.join(missing)}"
         raise SystemExit(f"{folder} {words}: run `pullback pde` on them first.")
-    needed = [read(path, NEEDED[name]) for name, path in kinds.items()]
+    needed = [read(path, known[name], bool(names)) for name, path in kinds.items()]
     others = sorted(path for path in (folder / "runs").iterdir() if path not in kinds.values())
     more = [read(path) for path in others if named(path.name) is not None and not names]
     absent = ", ".join(name for name in NEEDED if name not in wanted)
+    words = f"Not measured with it: {absent}." if absent else ""
+    if short := ", ".join(runs.lacking for runs in needed if runs.lacking):
+        words += f" Fewer seeds or steps: {short}."
     notes = [note for runs in (*needed, *more) for note in runs.notes]
     dates = sorted({note["date"] for note in notes})
     text = HEAD.format(
         versions=", ".join(sorted({note["version"] for note in notes})),
         dates=" to ".join(dict.fromkeys((dates[0], dates[-1]))),
-        missing=f"\n**Not measured with it: {absent}.**\n" if absent else "",
+        missing=f"\n**{words.strip()}**\n" if words else "",
     )
     text += beside(needed)
     for runs in (*needed, *more):
         made = table(runs.name, runs.seeds, "as published" in runs.suffixes)
         first, rest = made.split("\n", 1)
         text += "\n" + ", ".join([first, *runs.suffixes]) + "\n" + rest + "\n"
+        if runs.others:
+            text += "\n" + at_equal_seconds(runs.seeds, runs.others) + "\n"
     return TITLE + text + TAIL
 
 

@@ -184,6 +184,20 @@ def pde(
     no_momentum: Annotated[
         bool, typer.Option("--no-momentum", help="Leave Spring out (D, F, F', G).")
     ] = False,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            help="Average the metric over steps with this weight of the past, e.g. 0.6; at most "
+            "4096 parameters."
+        ),
+    ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Adam + L-BFGS and self-scaled Broyden too, for as long as each run.",
+        ),
+    ] = False,
     out: Annotated[
         Path, typer.Option(help="The folder for tables, pictures and measurements.")
     ] = Path("pde"),
@@ -198,7 +212,9 @@ def pde(
     words = [*names, "--seeds", str(seeds), "--processes", str(processes), "--out", str(out)]
     words += [] if steps is None else ["--steps", str(steps)]
     words += [] if minutes is None else ["--minutes", str(minutes)]
+    words += [] if memory is None else ["--memory", str(memory)]
     words += ["--as-published"] * published + ["--no-momentum"] * no_momentum
+    words += ["--baselines"] * baselines
     raise typer.Exit(run(words))
 
 

@@ -85,6 +85,37 @@ def test_some_equations_alone_and_the_others_are_said_to_be_missing(finished):
         script["page"](BEFORE, finished, ["Z"])
 
 
+def test_runs_that_are_short_are_shown_if_they_are_named_and_are_said_to_be_short(tmp_path):
+    for seed in range(3):
+        write(tmp_path, "A", seed, 1700)
+    write(tmp_path, "Kovasznay", 0, STEPS["Kovasznay"])
+    text = script["page"](BEFORE, tmp_path, ["A", "Kovasznay"])
+    assert "Burgers. Fewer seeds or steps: A (3 of 5 seeds, 1700 of 3200 steps).**" in text
+    assert "median of 3 seeds" in text and "### Kovasznay: " in text
+    with pytest.raises(SystemExit, match="has no runs of B"):
+        script["page"](BEFORE, tmp_path)
+    write(tmp_path, "A", 1, 1700, complete=False, made=70)
+    with pytest.raises(SystemExit, match="after 70 of 1700"):
+        script["page"](BEFORE, tmp_path, ["A"])
+
+
+def test_baselines_stand_below_the_table_of_their_equation(finished):
+    for seed in (0, 1):
+        write(finished, "A-adam-lbfgs", seed, 9000, error=1e-4)
+        write(finished, "A-broyden", seed, 9000, error=1e-5)
+    text = script["page"](BEFORE, finished)
+    after = text[text.index("### A: ") : text.index("### B: ")]
+    assert "In the same time, median of 2 seeds:" in after
+    assert "| Adam + self-scaled Broyden | 9000 | 1 | 1 | 1.0e-05 |" in after
+    assert text.count("In the same time") == 1
+
+
+def test_an_averaged_metric_is_said(finished):
+    write(finished, "C-memory-0.6", 0, 200)
+    text = script["page"](BEFORE, finished)
+    assert sum(line.endswith(", metric averaged with 0.6") for line in text.splitlines()) == 1
+
+
 def test_the_page_has_the_section():
     page = script["PAGE"].read_text(encoding="utf-8")
     assert page.count(script["TITLE"]) == 1 and "python docs/pde.py" in page

@@ -76,6 +76,11 @@ def test_where_points_are_renewed_an_equation_may_ask_for_a_falling_rate():
         assert whole.rate == 1.0 and whole.minimum == 0.0
 
 
+def test_the_metric_is_averaged_where_that_is_asked_for():
+    memory = lambda **words: lab.optimiser(lab.EQUATIONS["C"], **words).metric_memory
+    assert memory() is None and memory(memory=0.6).factor == 0.6
+
+
 def test_the_loss_is_half_the_two_mean_squares():
     equation = lab.EQUATIONS["A"]
     params = pde.initialise(jax.random.key(0), equation.widths)

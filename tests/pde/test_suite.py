@@ -65,7 +65,14 @@ def test_the_field_of_burgers_has_its_symmetry_and_its_values():
     equation = case.equation
     assert equation.names == ("inside",) and equation.size < equation.inside
     points = np.asarray(equation.points(jax.random.key(1))["inside"][0])
-    assert points.min() >= 0 and points.max() <= 1 and 0.18 < np.mean(points[:, 1] < 0.01) < 0.25
+    assert points.min() >= 0 and points.max() <= 1
+    assert 0.13 < np.mean(points[:, 1] < 0.01) < 0.15, "the layer"
+    # No square of the lattice is empty, and the edges are covered.
+    a, c = np.arcsin(points[:, 0] ** (1 / 2)), np.arcsin(points[:, 1] ** (1 / 3))
+    counts = np.histogram2d(a, c, bins=15, range=[[0, np.pi / 2]] * 2)[0]
+    assert counts.min() >= 6 and counts.max() <= 12
+    other = np.asarray(equation.points(jax.random.key(2))["inside"][0])
+    assert not np.array_equal(points, other)
     test = case.test(jax.random.key(2))[0]
     assert np.mean(test[:, 1] < 0) > 0.4, "errors are those on the whole strip"
 
@@ -209,9 +216,13 @@ def test_equations_are_solved_by_the_command(monkeypatch, tmp_path):
         "tables.md", "tables.json", "A.png", "F-prime.png",
     }  # fmt: skip
     assert [words[:2] for words in asked] == [("A", 0), ("A", 1), ("F'", 0), ("F'", 1)]
-    _, _, steps, seconds, momentum, progress, published, folder = asked[-1]
+    _, _, steps, seconds, momentum, progress, published, folder, memory = asked[-1]
     assert (steps, seconds, momentum, progress, published) == (9, 600.0, True, True, True)
-    assert folder == out / "runs" / "F-prime-published" / "seed-1"
+    assert folder == out / "runs" / "F-prime-published" / "seed-1" and memory is None
+    words = ["pde", "C", "--memory", "0.6", "--out", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert asked[-1][-2:] == (out / "runs" / "C-memory-0.6" / "seed-0", 0.6)
+    assert CliRunner().invoke(app, ["pde", "C", "--memory", "1"]).exit_code == 2
     assert CliRunner().invoke(app, ["pde", "Z"]).exit_code == 2
     # Without a limit in time a run makes all steps of its equation, up to the last mark.
     assert CliRunner().invoke(app, ["pde", "C", "--out", str(out)]).exit_code == 0

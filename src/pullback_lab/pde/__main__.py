@@ -1,9 +1,10 @@
 """`pullback pde A B --seeds 5`: solves equations, prints tables, draws pictures.
 
 A table and a picture have the errors against steps and wall-clock time, beside the published ones.
-With `--out FOLDER` the tables, the pictures and all measurements are written there, and the same
-command resumes a run that was interrupted or killed. `--out FILE.md` names the file of the tables,
-and everything else lies beside it. `python -m pullback_lab.pde` is the same command.
+With `--baselines` the usual training, Adam + L-BFGS and self-scaled Broyden, has as much time as
+each run took. With `--out FOLDER` the tables, the pictures and all measurements are written there,
+and the same command resumes a run that was interrupted or killed. `--out FILE.md` names the file of
+the tables, and everything else lies beside it. `python -m pullback_lab.pde` is the same command.
 """
 
 import argparse
@@ -15,11 +16,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import baselines
 from .cases import NAMES, case
 from .picture import draw
 from .published import curves
 from .run import Measured, one
-from .table import table
+from .table import at_equal_seconds, table
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -55,6 +57,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         help="the published points, initialisation and numbers of SPRING",
     )
     parser.add_argument(
+        "--memory",
+        type=float,
+        help="average the metric over steps with this weight of the past (at most 4096 parameters)",
+    )
+    parser.add_argument(
+        "--baselines",
+        action="store_true",
+        help="Adam + L-BFGS and self-scaled Broyden too, for as long as each run took",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         help="a folder for tables, pictures and measurements, where runs resume; or FILE.md",
@@ -65,6 +77,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     counts = (chosen.seeds, chosen.processes, 1 if chosen.steps is None else chosen.steps)
     if min(counts) < 1 or not (chosen.minutes is None or chosen.minutes > 0):
         parser.error("--seeds, --steps, --minutes and --processes must be positive.")
+    if not (chosen.memory is None or 0 <= chosen.memory < 1):
+        parser.error("--memory must be at least 0 and below 1.")
     return chosen
 
 
@@ -77,18 +91,51 @@ def places(out: Path | None) -> tuple[Path | None, Path | None, str]:
     return out / "tables.md", out / "runs", ""
 
 
+def folder_of(name: str, chosen: argparse.Namespace, seed: int, method: str = "") -> Path | None:
+    """The folder of a run, of ours or of a baseline."""
+    runs = places(chosen.out)[1]
+    kind = [name.replace("'", "-prime")] + ["published"] * chosen.as_published
+    if method:
+        kind.append(method)
+    else:
+        kind += ["no-momentum"] * chosen.no_momentum
+        kind += [] if chosen.memory is None else [f"memory-{chosen.memory:g}"]
+    return None if runs is None else runs / "-".join(kind) / f"seed-{seed}"
+
+
+def beside(
+    name: str, chosen: argparse.Namespace, runs: list[list[Measured]]
+) -> dict[str, list[list[Measured]]]:
+    """The runs of the baselines, each for as long as ours of its seed; one after the other."""
+    found = {}
+    for method, words in baselines.METHODS.items() if chosen.baselines else ():
+        found[words] = []
+        for seed, run in enumerate(runs):
+            folder = folder_of(name, chosen, seed, method)
+            seconds, published = run[-1].seconds, chosen.as_published
+            found[words].append(baselines.one(method, name, seed, seconds, published, folder))
+            said(f"{name}, {words}, seed {seed}", found[words][-1][-1])
+    return found
+
+
+def said(what: str, end: Measured) -> None:
+    """Print how a run ended."""
+    words = (
+        f"{what}: RMS {end.error:.2e}, relative {end.relative:.2e}, {end.step} steps, "
+        f"{end.seconds:.0f} s ({end.cpu:.0f} s of CPU)"
+    )
+    print(words, file=sys.stderr, flush=True)
+
+
 def each(name: str, chosen: argparse.Namespace) -> Iterator[list[Measured]]:
     """The runs of an equation, seed by seed."""
-    runs = places(chosen.out)[1]
-    kind = [name.replace("'", "-prime")]
-    kind += ["published"] * chosen.as_published + ["no-momentum"] * chosen.no_momentum
     steps = chosen.steps or case(name).steps
     seconds = math.inf if chosen.minutes is None else 60 * chosen.minutes
     words = (steps, seconds, not chosen.no_momentum)
 
     def rest(seed: int, progress: bool) -> tuple:
-        folder = None if runs is None else runs / "-".join(kind) / f"seed-{seed}"
-        return name, seed, *words, progress, chosen.as_published, folder
+        folder = folder_of(name, chosen, seed)
+        return name, seed, *words, progress, chosen.as_published, folder, chosen.memory
 
     if chosen.processes == 1:
         yield from (one(*rest(seed, True)) for seed in range(chosen.seeds))
@@ -115,13 +162,11 @@ def main(argv: list[str] | None = None) -> int:
         runs = []
         for seed, run in enumerate(each(name, chosen)):
             runs.append(run)
-            end = run[-1]
-            words = (
-                f"{name} seed {seed}: RMS {end.error:.2e}, relative {end.relative:.2e}, "
-                f"{end.step} steps, {end.seconds:.0f} s ({end.cpu:.0f} s of CPU)"
-            )
-            print(words, file=sys.stderr, flush=True)
+            said(f"{name} seed {seed}", run[-1])
+        others = beside(name, chosen, runs)
         tables.append(table(name, runs, chosen.as_published))
+        if others:
+            tables[-1] += "\n\n" + at_equal_seconds(runs, others)
         kept[name] = [[m._asdict() for m in run] for run in runs]
         print(tables[-1] + "\n", flush=True)
         if file is not None:
@@ -129,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
             file.with_suffix(".json").write_text(json.dumps(kept), encoding="utf-8")
             title = f"{name}: {case(name).equation.title}"
             picture = beginning + name.replace("'", "-prime") + ".png"
-            draw(title, runs, curves(name)).savefig(file.with_name(picture), dpi=120)
+            draw(title, runs, curves(name), others).savefig(file.with_name(picture), dpi=120)
     return 0
 
 

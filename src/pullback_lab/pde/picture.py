@@ -1,6 +1,6 @@
 """Error against steps and against seconds, with the published curves in the same picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +12,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+GREYS = ("#888888", "#444444")
+"""The colours of baselines."""
 
 
-def draw(title: str, runs: Sequence[Sequence[Measured]], curves: Sequence[Curve]) -> "Figure":
-    """A figure of two panels; relative errors if the published solution is normalised."""
+def draw(
+    title: str,
+    runs: Sequence[Sequence[Measured]],
+    curves: Sequence[Curve],
+    others: Mapping[str, Sequence[Sequence[Measured]]] | None = None,
+) -> "Figure":
+    """A figure of two panels; `others` are the runs of baselines, by name."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")
@@ -29,6 +36,9 @@ def draw(title: str, runs: Sequence[Sequence[Measured]], curves: Sequence[Curve]
                          label=ours if i == 0 else None)  # fmt: skip
         _, x, middle = median(runs, name)
         panel.loglog(x, middle, color="#0072b2", lw=2, label="median" if len(runs) > 1 else None)
+        for colour, (words, found) in zip(GREYS, (others or {}).items(), strict=False):
+            _, x, middle = median(found, name)
+            panel.loglog(x, middle, "-.", color=colour, lw=1.5, label=f"{words}, as long as ours")
         for colour, curve in zip(COLOURS, curves, strict=False):
             marks = [mark for mark in curve.marks if getattr(mark, name) > 0]
             panel.loglog([getattr(mark, name) for mark in marks], [mark.error for mark in marks],

@@ -138,9 +138,14 @@ LAYER = 0.02
 
 
 def towards_the_layer(key, count):
-    """Points (t, x) of [0, 1]², x the cube of a uniform number: a fifth of them has x < 0.01."""
-    t, x = jax.random.uniform(key, (2, count))
-    return jnp.stack([t, x**3], axis=1)
+    """Points (t, x) of [0, 1]², shifted by the key: a seventh of them has x < 0.01.
+
+    A golden lattice leaves no gaps, in which the residual would be larger than at the points. Points
+    are dense at all edges, as Chebyshev's are, so that nothing is extrapolated to them.
+    """
+    shift, i = jax.random.uniform(key, (2, 1)), jnp.arange(count, dtype=float)
+    t, x = (shift + jnp.stack([i / count, i * (5**0.5 - 1) / 2])) % 1
+    return jnp.stack([jnp.sin(PI * t / 2) ** 2, jnp.sin(PI * x / 2) ** 3], axis=1)
 
 
 def hard_burgers(params, x):

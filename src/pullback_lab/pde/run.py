@@ -60,13 +60,18 @@ class Measured(NamedTuple):
 
 
 def optimiser(
-    equation: Equation, momentum: bool = True, published: bool = False, field=None
+    equation: Equation,
+    momentum: bool = True,
+    published: bool = False,
+    field=None,
+    memory: float | None = None,
 ) -> NaturalGradientDescent:
     """The optimiser of an equation.
 
     Levenberg-Marquardt with second-order correction; with fewer points than parameters, damped
     natural gradients with `Spring`, with the published numbers if `published` or if we have none.
-    Where points are renewed and the equation has a `whole`, the rate falls.
+    Where points are renewed and the equation has a `whole`, the rate falls. `memory` is the weight
+    of the past in an average of the metric.
     """
     problem = equation.problem() if field is None else equation.problem(field)
     batch = jax.eval_shape(equation.points, jax.random.key(0))
@@ -77,15 +82,16 @@ def optimiser(
         numbers = SPRINGS if published else SPRINGS | OWN
         rule, damping, spring = numbers.get(equation.name, OWN["F'"])
         return NaturalGradientDescent(
-            problem, inverse=Tikhonov(damping), step=rule, momentum=spring if momentum else None
-        )
+            problem, inverse=Tikhonov(damping), step=rule, momentum=spring if momentum else None,
+            metric_memory=memory,
+        )  # fmt: skip
     rule: AbstractStep = LevenbergMarquardt()
     if equation.renewed and equation.whole:
         # The gain on the points of the step lets the damping shrink to zero, so it has a minimum.
         rule = LevenbergMarquardt(
             rate=lambda count: jnp.minimum(1.0, equation.whole / (count + 1)), minimum=1e-9
         )
-    return NaturalGradientDescent(problem, step=Geodesic(rule))
+    return NaturalGradientDescent(problem, step=Geodesic(rule), metric_memory=memory)
 
 
 class Notes:
@@ -116,11 +122,11 @@ class Notes:
         self.found.append(measured)
         self._write(json.dumps(measured._asdict()) + "\n", "a")
 
-    def end(self, steps: int, complete: bool) -> None:
+    def end(self, steps: int, complete: bool, **more: float) -> None:
         """Write down how the run ended, unless that is known: then version and date stay."""
         if self.path is None:
             return
-        note = {"complete": complete, "steps": steps, "made": self.found[-1].step}
+        note = {"complete": complete, "steps": steps, "made": self.found[-1].step} | more
         path = self.path.with_name("run.json")
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if not note.items() <= known.items():
@@ -229,9 +235,10 @@ def one(
     progress: bool,
     published: bool = False,
     folder: Path | None = None,
+    memory: float | None = None,
 ) -> list[Measured]:
     """One run, in the process that calls it."""
     jax.config.update("jax_enable_x64", True)
     chosen = case(name, published)
-    opt = optimiser(chosen.equation, momentum, published, chosen.field)
+    opt = optimiser(chosen.equation, momentum, published, chosen.field, memory)
     return solve(chosen, opt, seed, steps, seconds, interval(steps), progress, folder)

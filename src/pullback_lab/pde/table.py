@@ -4,7 +4,7 @@ At each mark, the error is compared with that of the published curve that is the
 with the one that is the best at its end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -102,4 +102,25 @@ def table(name: str, runs: Sequence[Sequence[Measured]], published: bool = False
     if name in PUBLISHED:
         end = PUBLISHED[name]
         lines += ["", f"Published: {end.error:.1e} ({end.method}; tuned, on a GPU, {end.limit})."]
+    return "\n".join(lines)
+
+
+def at_equal_seconds(
+    runs: Sequence[Sequence[Measured]], others: Mapping[str, Sequence[Sequence[Measured]]]
+) -> str:
+    """A table of what our runs and the baselines of the same seeds reached in the same time."""
+    seeds = min(len(found) for found in others.values())
+    words = f"In the same time, median of {seeds} seed{'s' if seeds > 1 else ''}:"
+    lines = [
+        words,
+        "",
+        "| method | steps | seconds | CPU seconds | RMS error | worst seed | relative L2 |",
+        "|:--|---:|---:|---:|---:|---:|---:|",
+    ]
+    for method, found in {"pullback": runs, **others}.items():
+        ends = Compared(None, tuple(run[-1] for run in found[:seeds]), None)
+        clocks = " | ".join(f"{ends.median(of):.0f}" for of in ("step", "seconds", "cpu"))
+        worst = max(m.error for m in ends.runs)
+        errors = f"{ends.median('error'):.1e} | {worst:.1e} | {ends.median('relative'):.1e}"
+        lines.append(f"| {method} | {clocks} | {errors} |")
     return "\n".join(lines)
