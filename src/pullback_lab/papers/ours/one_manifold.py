@@ -269,7 +269,6 @@ CLAIM = Claim(
     ),
     verdict=Verdict.HOLDS,
     run=run,
-    keys=19,
     draw=draw,
     key_number=("natural flow, L = 4: ∇ψ(β_t) - ∇ψ(β₀) outside the range of Xᵀ, largest fraction"),
 )
