@@ -1,7 +1,8 @@
 """The numbers of docs/when-to-use.md: natural gradients and Adam on four kinds of problems.
 
 `python examples/when_to_use.py` prints, for each, the steps and the CPU seconds (compilation not
-counted) until a loss is reached. Adam has the best of three rates.
+counted) until a loss is reached. Adam has the best of three rates; for the equation, a second line
+compares the errors of both solutions after the same time.
 """
 
 import jax
@@ -51,13 +52,16 @@ def variational(size=8):
 
 
 def equation():
+    """Poisson's equation, and the relative error of a solution at 2000 other points."""
     made = pb.pde.Equation(
         "poisson", "Poisson, 2-D",
         lambda u, x: pb.pde.laplacian(u, x) + 2 * jnp.pi**2 * jnp.prod(jnp.sin(jnp.pi * x)),
         lambda x: jnp.prod(jnp.sin(jnp.pi * x)), (2, 16, 1), 100, 40,
     )  # fmt: skip
     key = jax.random.key(0)
-    return made.problem(), pb.pde.initialise(key, made.widths), made.points(key)
+    example = made.problem(), pb.pde.initialise(key, made.widths), made.points(key)
+    points = jax.random.uniform(jax.random.key(1), (2000, 2))
+    return example, lambda params: made.errors(params, points)[1]
 
 
 def classifier():
@@ -72,7 +76,8 @@ def main():
     search, marquardt = pb.step.LineSearch(), pb.step.LevenbergMarquardt()
     report("logistic regression, minimum + 1e-8", regression(), 1e-8, search, above_minimum=True)
     report("variational Bayes, minimum + 1e-6", variational(), 1e-6, search, above_minimum=True)
-    report("an equation, loss 1e-5", equation(), 1e-5, pb.step.Geodesic(marquardt))
+    poisson, error = equation()
+    report("an equation, loss 1e-5", poisson, 1e-5, pb.step.Geodesic(marquardt), error=error)
     report("a classifier, loss 0.1", classifier(), 0.1, marquardt)
 
 
