@@ -25,7 +25,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
 
     rank_zero = (
         "The pullback metric is zero at this point: no direction changes the outputs. The natural "
-        "gradient is the zero vector."
+        "gradient is the zero vector; of a gradient that is not, nothing is in the range of the "
+        "metric (`stats.covector_share` is 0)."
     )
     nonfinite_params = "`params` contains a NaN or an infinity."
     nonfinite_batch = (
