@@ -1,4 +1,4 @@
-"""A move that is not finite is not taken, and the record says which piece returned it, and where."""
+"""A move that is not finite is not taken; the record says which piece returned it, and where."""
 
 import equinox as eqx
 import jax

@@ -179,7 +179,7 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Parameters and state are kept."
     )
     nonfinite_direction = (
-        "The momentum returned a NaN or an infinity although the natural gradient is finite: as its "
+        "The momentum returned a NaN or an infinity and the natural gradient is finite: as its "
         "direction, its memory, or its limit, which is at least zero. The parameters are kept, and "
         "the memory is that before the first step."
     )

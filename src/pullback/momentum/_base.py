@@ -188,7 +188,7 @@ def recall(momentum: AbstractMomentum, sub: Subproblem, old: Any, direction: Fla
 def kept_memory(
     momentum: AbstractMomentum, sub: Subproblem, old: Any, new: Any, accepted: Array, failed: Array
 ) -> Any:
-    """Return the memory to keep: the new one, the first if rejected, the old one after a failure."""
+    """Return the memory to keep: the new one, the first if rejected, the old one if failed."""
     if not momentum.remembers:
         return old
     first = momentum.init(sub.evaluation.rows.shape[1], sub.dtype)
