@@ -147,6 +147,11 @@ def aimed(momentum: AbstractMomentum, sub: Subproblem, memory: Any) -> Subproble
                 f"{got}. What is kept for the next step is returned by `remember(sub, memory, "
                 "direction)`."
             )
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ValueError(
+                f"{name}.direction(sub, memory) must return real floating numbers, got "
+                f"{found.dtype}."
+            )
         return found.astype(sub.dtype)
 
     def longest(d: Flat) -> Scalar | None:
