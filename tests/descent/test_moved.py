@@ -210,7 +210,9 @@ def test_numbers_that_are_not_real_are_refused():
     class Complex(pb.step.AbstractStep):
         def step(self, sub, state):
             move = pb.step.move(sub, sub.curve(sub.direction()), 0.1)
-            return eqx.tree_at(lambda m: m.displacement, move, 1j * move.displacement), state
+            return eqx.tree_at(
+                lambda m: m.displacement, move, move.displacement.astype(complex)
+            ), state
 
     descent = lambda dtype: pb.NaturalGradientDescent(PROBLEM, step=0.1, momentum=Kind(dtype))
     for dtype in ("complex128", "bool"):
