@@ -1,4 +1,4 @@
-"""A move that is not finite is not taken, and the record says which piece returned it, and where."""
+"""A move that is not finite is not taken; the record says which piece returned it, and where."""
 
 import equinox as eqx
 import jax
@@ -195,3 +195,29 @@ def test_a_rule_that_damps_with_no_damping_is_refused(damping):
     opt = pb.NaturalGradientDescent(PROBLEM, step=Damps(), solver=pb.solver.SVD())
     _, _, record = opt.step(PARAMS, opt.init(PARAMS), (X, Y))
     assert record.result == pb.RESULTS.bad_filter and not bool(record.accepted)
+
+
+class Kind(pb.AbstractMomentum):
+    """A direction of another dtype."""
+
+    dtype: str = eqx.field(static=True)
+
+    def direction(self, sub, memory):
+        return sub.solution.astype(self.dtype)
+
+
+def test_numbers_that_are_not_real_are_refused():
+    class Complex(pb.step.AbstractStep):
+        def step(self, sub, state):
+            move = pb.step.move(sub, sub.curve(sub.direction()), 0.1)
+            return eqx.tree_at(
+                lambda m: m.displacement, move, move.displacement.astype(complex)
+            ), state
+
+    descent = lambda dtype: pb.NaturalGradientDescent(PROBLEM, step=0.1, momentum=Kind(dtype))
+    for dtype in ("complex128", "bool"):
+        with pytest.raises(ValueError, match=rf"must return real floating numbers, got {dtype}"):
+            descent(dtype).step(PARAMS, descent(dtype).init(PARAMS), (X, Y))
+    opt = pb.NaturalGradientDescent(PROBLEM, step=Complex())
+    with pytest.raises(ValueError, match=r"Complex\.step: `displacement` of the Move is complex"):
+        opt.step(PARAMS, opt.init(PARAMS), (X, Y))

@@ -117,3 +117,16 @@ def test_a_state_of_norm_zero_is_refused():
     problem = pb.Composite(lambda p: 0 * p, lambda z: jnp.sum(z), m.FubiniStudy())
     with pytest.raises(Exception, match="every amplitude is zero"):
         pb.natural_gradient(problem, jnp.ones(3))
+
+
+@pytest.mark.parametrize("power", [0, 1], ids=["zero", "of rank one"])
+def test_a_gradient_outside_the_range_is_a_share_whether_or_not_the_metric_is_zero(power):
+    """A loss that sees the norm of the state: its part along the state has no natural gradient."""
+    model = lambda p: jnp.exp(p[0]) * jnp.asarray([1.0, 2.0, 3.0]) ** (1 + power * p[1])
+    problem = pb.Composite(model, lambda z: jnp.sum((z - 2) ** 2), m.FubiniStudy())
+    ng = pb.natural_gradient(problem, jnp.asarray([0.3, 0.7]), None)
+    assert abs(float(ng.covector[0])) > 1 and float(ng.stats.output_share) < 0.9
+    zero = power == 0
+    assert ng.result == (pb.RESULTS.rank_zero if zero else pb.RESULTS.successful)
+    assert float(ng.stats.covector_share) == 0 if zero else 0 < ng.stats.covector_share < 0.99
+    assert abs(float(ng.vector[0])) < 1e-12 and bool(ng.vector[1] == 0) == zero

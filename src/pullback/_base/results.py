@@ -25,7 +25,8 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
 
     rank_zero = (
         "The pullback metric is zero at this point: no direction changes the outputs. The natural "
-        "gradient is the zero vector."
+        "gradient is the zero vector; of a gradient that is not, nothing is in the range of the "
+        "metric (`stats.covector_share` is 0)."
     )
     nonfinite_params = "`params` contains a NaN or an infinity."
     nonfinite_batch = (
@@ -178,7 +179,7 @@ class RESULTS(lx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Parameters and state are kept."
     )
     nonfinite_direction = (
-        "The momentum returned a NaN or an infinity although the natural gradient is finite: as its "
+        "The momentum returned a NaN or an infinity and the natural gradient is finite: as its "
         "direction, its memory, or its limit, which is at least zero. The parameters are kept, and "
         "the memory is that before the first step."
     )

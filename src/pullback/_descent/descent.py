@@ -19,9 +19,9 @@ from jaxtyping import Array
 
 from .._base.checks import error, function
 from .._base.functions import canonical
-from .._base.results import RESULTS, among
+from .._base.results import among
 from .._base.show import table
-from .._base.stateful import any_spoilt, covector_at, is_spoilt, renewed
+from .._base.stateful import any_spoilt, covector_at, renewed
 from .._base.tree import as_data, cast_like, has_half, structure
 from .._base.types import Covector, Params, Scalar
 from .._compat.devices import Layout, shared
@@ -54,7 +54,7 @@ from . import shown
 from .half import confined
 from .loss import HasLoss
 from .metric_memory import MetricMemory, as_memory, check_memory, updated
-from .moved import judged
+from .moved import judged, state_judged
 from .record import USABLE, DescentState, Record, record_of
 from .weighting import as_weighting, next_weights, weighed
 
@@ -268,18 +268,13 @@ def _step(
     if memory is not None:
         problem = memory.stacked(problem, state.metric, batch)
         batch = memory.batches(batch)
+    covector = None if gradient is None else like.ravel_covector(gradient)
     sub = subproblem(
-        problem,
-        params,
-        batch,
-        opt.strategy,
-        metric_batch,
+        problem, params, batch, opt.strategy, metric_batch,
         penalty=opt.penalty,
         constraint=confined(opt.constraint, short),
-        covector=None if gradient is None else like.ravel_covector(gradient),
-        least=opt.rule.least_damping(state.rule),
-        careful=careful,
-    )
+        covector=covector, least=opt.rule.least_damping(state.rule), careful=careful,
+    )  # fmt: skip
     sub = aimed(opt.momentum, sub, state.previous)
     move, rule = proceed(opt.rule, sub, state.rule)
     # What is certified is the solution behind the move; it is not solved for again.
@@ -292,17 +287,14 @@ def _step(
         result = memory.judged(result, opt.problem, sub.evaluation)
     fresh = sub.evaluation.linear.state
     if opt.problem.stateful:
-        bad = among(result, USABLE) & is_spoilt(params, fresh)
-        result = RESULTS.where(bad, RESULTS.nonfinite_state, result)
+        result = state_judged(params, fresh, result)
     failed = ~among(result, USABLE)
     # Made once: this point is compared, measured and returned. Trials have seen the old state.
     there = renewed(sub.point(move.displacement), fresh)
     recalled = recall(opt.momentum, solved, state.previous, move.direction)
     spoilt, forgotten = any_spoilt(state.rule, rule), any_spoilt(state.previous, recalled)
-    remembers, constrained = opt.momentum.remembers, opt.constraint is not None
-    result, leaf = judged(
-        solved, move, there, result, spoilt, forgotten, remembers=remembers, constrained=constrained
-    )
+    own = (opt.momentum.remembers, opt.constraint is not None)
+    result, leaf = judged(solved, move, there, result, (spoilt, forgotten), own)
     accepted = move.accepted & among(result, USABLE)
     keep = lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new
     new_params = jax.tree.map(keep, there, params)

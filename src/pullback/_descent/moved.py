@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from .._base.results import RESULTS, among
 from .._base.show import brief
+from .._base.stateful import is_spoilt
 from .._base.tree import Structure, structure
 from .._base.types import Count, Flat, Params
 from .._natural.outcome import first
@@ -30,18 +31,15 @@ def judged(
     move: Move,
     there: Params,
     result: RESULTS,
-    spoilt: Array,
-    forgotten: Array,
-    *,
-    remembers: bool,
-    constrained: bool,
+    lost: tuple[Array, Array],
+    has: tuple[bool, bool],
 ) -> tuple[RESULTS, Count]:
     """Return the result with what is said of the move, and the leaf that is not finite.
 
-    `there` is where it leads; `spoilt` and `forgotten` tell that the new state of the rule and the
-    new memory of the momentum are not finite; `remembers` and `constrained` that there is a
-    momentum, and a constraint of the user's own.
+    `there` is where it leads; `lost` tells that the new state of the rule and the new memory of the
+    momentum are not finite, `has` that there is a momentum, and a constraint of the user's own.
     """
+    (spoilt, forgotten), (remembers, constrained) = lost, has
     like, here, d = structure(there), solved.evaluation.rows.params, move.direction
     target = like.ravel(here) + move.displacement.astype(like.dtype)
     own = jnp.asarray(False)
@@ -52,14 +50,14 @@ def judged(
         longest = None if solved.longest is None else solved.longest(d)
         own = own | (move.accepted & forgotten)
         own = own if longest is None else own | ~(jnp.asarray(longest) >= 0)
-    lost = ~(_finite(d) & _finite(target)) | (move.accepted & ~jnp.isfinite(move.value)) | spoilt
+    bad = ~(_finite(d) & _finite(target)) | (move.accepted & ~jnp.isfinite(move.value)) | spoilt
     # Leaves in half precision have no constraint but their range.
     outside: Any = RESULTS.nonfinite_constraint if constrained else RESULTS.nonfinite_move
     found, leaf = verdict(
         like,
         [
             (own, RESULTS.nonfinite_direction, d),
-            (lost, RESULTS.nonfinite_move, target),
+            (bad, RESULTS.nonfinite_move, target),
             (~_finite(like.ravel(there)), outside, like.ravel(there)),
         ],
     )
@@ -68,8 +66,14 @@ def judged(
     return RESULTS.where(judged, found, result), leaf
 
 
+def state_judged(params: Params, state: Any, result: RESULTS) -> RESULTS:
+    """Return the result with what is said of the new state of the model."""
+    bad = among(result, USABLE) & is_spoilt(params, state)
+    return RESULTS.where(bad, RESULTS.nonfinite_state, result)
+
+
 def verdict(like: Structure, verdicts: Sequence[tuple[Array, Any, Flat]]) -> tuple[RESULTS, Count]:
-    """Return the first code whose flag is set, and the first leaf where its vector is not finite."""
+    """Return the first code whose flag is set, and the first leaf that is not finite."""
     found = first([(bad, code) for bad, code, _ in verdicts], None)
     leaf = jnp.asarray(-1, jnp.int32)
     for bad, _, vector in reversed(verdicts):

@@ -1,4 +1,4 @@
-r"""The curve along which a step goes: a straight line, or one along which the outputs move straight.
+r"""The curve of a step: a straight line, or one along which the outputs move straight.
 
 \[ f(\theta + td + t^2a/2) = f + t\,Jd + \tfrac12 t^2\,(d^2f[d, d] + Ja) + O(t^3) , \]
 

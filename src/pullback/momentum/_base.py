@@ -147,6 +147,11 @@ def aimed(momentum: AbstractMomentum, sub: Subproblem, memory: Any) -> Subproble
                 f"{got}. What is kept for the next step is returned by `remember(sub, memory, "
                 "direction)`."
             )
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ValueError(
+                f"{name}.direction(sub, memory) must return real floating numbers, got "
+                f"{found.dtype}."
+            )
         return found.astype(sub.dtype)
 
     def longest(d: Flat) -> Scalar | None:
@@ -188,7 +193,7 @@ def recall(momentum: AbstractMomentum, sub: Subproblem, old: Any, direction: Fla
 def kept_memory(
     momentum: AbstractMomentum, sub: Subproblem, old: Any, new: Any, accepted: Array, failed: Array
 ) -> Any:
-    """Return the memory to keep: the new one, the first if rejected, the old one after a failure."""
+    """Return the memory to keep: the new one, the first if rejected, the old one if failed."""
     if not momentum.remembers:
         return old
     first = momentum.init(sub.evaluation.rows.shape[1], sub.dtype)

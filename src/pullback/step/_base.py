@@ -240,6 +240,8 @@ def proceed(rule: AbstractStep, sub: Subproblem, state: Any) -> tuple[Move, Any]
                 f"{owner}.step: `{name}` of the Move must be of shape {wanted}, got {found}. A "
                 "rate and a value are one number each."
             )
+        if jnp.issubdtype(jnp.result_type(getattr(made[0], name)), jnp.complexfloating):
+            raise ValueError(f"{owner}.step: `{name}` of the Move is complex, and must be real.")
     whole(owner, made[0], "second" if sub.previous is not None else None)
     new = _as_arrays(made[1])
     if (was := _described(state)) != (found := _described(new)):

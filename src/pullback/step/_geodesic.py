@@ -14,7 +14,13 @@ from ._fixed import as_rule
 
 
 class Geodesic(AbstractStep):
-    """Another rule on bent curves."""
+    """Another rule on bent curves.
+
+    The solve for the bend is certified as that of the natural gradient is: one that is not a
+    solution makes the record `unconverged`, and `stats.residual` is the larger of the two. A bend
+    that is too long, or not finite, is not used: the step is straight, and `Record.curvature` is 0
+    or NaN.
+    """
 
     step_rule: AbstractStep
     bound: float | Scalar
