@@ -22,9 +22,9 @@ from ..inverse._base import AbstractInverse
 from ._cost import KRYLOV_STEPS, SINGULAR, VECTORS, Cost, Kept, Setting, factorisation, held_of
 from ._panels import COPIED, MORE, cuts, is_shared
 
-PRODUCTS, OF_SVD = (3, 4, 2), (2, 3, 2)
+PRODUCTS, OF_SVD = (3, 4, 2), (2, 3, 1)
 """How many with A and with Aᵀ a solution, its right-hand side and its certificate take, and how
-often a metric that couples samples gathers outputs, or their covectors; of `SVD` fewer."""
+often a metric that couples samples gathers outputs, or their covectors; one less for `SVD`."""
 OUTSIDE = 2, 5, 1
 """How many of each `Krylov` takes outside of its iterations."""
 
@@ -37,7 +37,8 @@ def is_tall(rows: int, size: int, devices: int) -> bool:
 def _products(setting: Setting, counts: tuple[int, int, int] = PRODUCTS) -> float:
     """Return how many numbers the products of a solution are, the scales of rows and outputs."""
     forth, back, joint = counts
-    more = sum(term.rows * (term.graded + joint * term.joint) for term in setting.terms)
+    # The scales of a metric that couples samples follow from what is everywhere.
+    more = sum(t.rows * (joint if t.joint else t.graded) for t in setting.terms)
     return 1.0 * forth * setting.rows + back * setting.size + more
 
 
