@@ -105,9 +105,9 @@ def test_baselines_stand_below_the_table_of_their_equation(finished):
         write(finished, "A-broyden", seed, 9000, error=1e-5)
     text = script["page"](BEFORE, finished)
     after = text[text.index("### A: ") : text.index("### B: ")]
-    assert "In the same time, median of 2 seeds:" in after
+    assert "In the same CPU seconds, median of 2 seeds:" in after
     assert "| Adam + self-scaled Broyden | 9000 | 1 | 1 | 1.0e-05 |" in after
-    assert text.count("In the same time") == 1
+    assert text.count("In the same CPU seconds") == 1
 
 
 def test_an_averaged_metric_is_said(finished):

@@ -149,7 +149,7 @@ def test_a_run_is_read_again_unless_it_was_shorter(tmp_path, monkeypatch):
     made = one(1e-3)
     assert len(made) >= 1 and seen(one(1e-3)) == seen(made) == seen(one(1e-4))
     longer = one(0.5)
-    assert longer[-1].seconds >= 0.5 > made[-1].seconds and longer[0].step == 0
+    assert longer[-1].cpu >= 0.5 > made[-1].cpu and longer[0].step == 0
 
 
 def test_a_dense_inverse_of_a_large_network_is_refused():
@@ -167,15 +167,15 @@ def test_baselines_have_the_time_and_the_points_of_our_runs(monkeypatch, tmp_pat
     out = tmp_path / "made"
     assert command.main(["A", "--seeds", "2", "--baselines", "--out", str(out)]) == 0
     assert asked == [
-        (method, "A", seed, 2.0, False, out / "runs" / f"A-{method}" / f"seed-{seed}")
+        (method, "A", seed, 4.0, False, out / "runs" / f"A-{method}" / f"seed-{seed}")
         for method in METHODS
         for seed in (0, 1)
     ]
     shown = capsys.readouterr().out
-    assert "In the same time, median of 2 seeds:" in shown
+    assert "In the same CPU seconds, median of 2 seeds:" in shown
     assert "| pullback | 20 | 2 | 4 | 1.0e-09 | 1.0e-09 | 1.0e-09 |" in shown
     assert "| Adam + self-scaled Broyden | 20 | 2 | 4 | 1.5e-03 | 2.0e-03 | 1.5e-03 |" in shown
     assert (out / "A.png").stat().st_size > 10_000
     asked.clear()
     assert command.main(["A"]) == 0
-    assert not asked and "In the same time" not in capsys.readouterr().out
+    assert not asked and "In the same CPU seconds" not in capsys.readouterr().out

@@ -1,8 +1,8 @@
 """`pullback pde A B --seeds 5`: solves equations, prints tables, draws pictures.
 
 A table and a picture have the errors against steps and wall-clock time, beside the published ones.
-With `--baselines` the usual training, Adam + L-BFGS and self-scaled Broyden, has as much time as
-each run took. With `--out FOLDER` the tables, the pictures and all measurements are written there,
+With `--baselines` the usual training, Adam + L-BFGS and self-scaled Broyden, has as many CPU
+seconds as each run took. With `--out FOLDER` the tables, the pictures and all measurements are written there,
 and the same command resumes a run that was interrupted or killed. `--out FILE.md` names the file of
 the tables, and everything else lies beside it. `python -m pullback_lab.pde` is the same command.
 """
@@ -64,7 +64,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--baselines",
         action="store_true",
-        help="Adam + L-BFGS and self-scaled Broyden too, for as long as each run took",
+        help="Adam + L-BFGS and self-scaled Broyden too, for as many CPU seconds as each run",
     )
     parser.add_argument(
         "--out",
@@ -106,13 +106,13 @@ def folder_of(name: str, chosen: argparse.Namespace, seed: int, method: str = ""
 def beside(
     name: str, chosen: argparse.Namespace, runs: list[list[Measured]]
 ) -> dict[str, list[list[Measured]]]:
-    """The runs of the baselines, each for as long as ours of its seed; one after the other."""
+    """The runs of the baselines, one after the other, as many CPU seconds as ours of the seed."""
     found = {}
     for method, words in baselines.METHODS.items() if chosen.baselines else ():
         found[words] = []
         for seed, run in enumerate(runs):
             folder = folder_of(name, chosen, seed, method)
-            seconds, published = run[-1].seconds, chosen.as_published
+            seconds, published = run[-1].cpu, chosen.as_published
             found[words].append(baselines.one(method, name, seed, seconds, published, folder))
             said(f"{name}, {words}, seed {seed}", found[words][-1][-1])
     return found

@@ -1,7 +1,8 @@
 r"""Adam + L-BFGS and Adam + self-scaled Broyden, the usual training of these networks.
 
-`train` gives them the seconds that our run took, compilation included, in double precision. Adam
-makes the first steps, a quasi-Newton method the others, with a line search by the strong Wolfe
+They run in double precision for as many processor seconds as our run, compilation included: other
+programs do not change this clock, and where several threads work it is not behind that on the wall.
+Adam makes the first steps, a quasi-Newton method the others, with a line search by the strong Wolfe
 conditions (Optax's zoom). Where a problem draws new points, these are new every `RENEWED` steps: a
 quasi-Newton method compares gradients of one function.
 
@@ -188,7 +189,9 @@ def train(
     folder: Path | None = None,
     steps: float = math.inf,
 ) -> list[Measured]:
-    """Train from the start of our run of a seed, on its first points, for so many seconds or steps.
+    """Train from the start of our run of a seed, on its first points, for so long or so many steps.
+
+    The `seconds` are those of the processor.
 
     A run ends before if no step is found that lowers the loss.
     """
@@ -219,7 +222,7 @@ def train(
         (quasi_newton(method), math.inf),
     ):
         several_steps, state = steps_of(transformation, loss), transformation.init(params)
-        while step < min(last, steps) and clock.read()[0] < seconds:
+        while step < min(last, steps) and clock.read()[1] < seconds:
             if equation.renewed and step > 0 and step % RENEWED == 0:
                 batch = equation.points(jax.random.fold_in(points, step))
                 if step > ADAM_STEPS:

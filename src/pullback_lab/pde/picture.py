@@ -38,7 +38,7 @@ def draw(
         panel.loglog(x, middle, color="#0072b2", lw=2, label="median" if len(runs) > 1 else None)
         for colour, (words, found) in zip(GREYS, (others or {}).items(), strict=False):
             _, x, middle = median(found, name)
-            panel.loglog(x, middle, "-.", color=colour, lw=1.5, label=f"{words}, as long as ours")
+            panel.loglog(x, middle, "-.", color=colour, lw=1.5, label=words)
         for colour, curve in zip(COLOURS, curves, strict=False):
             marks = [mark for mark in curve.marks if getattr(mark, name) > 0]
             panel.loglog([getattr(mark, name) for mark in marks], [mark.error for mark in marks],

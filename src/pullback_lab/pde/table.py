@@ -110,7 +110,7 @@ def at_equal_seconds(
 ) -> str:
     """A table of what our runs and the baselines of the same seeds reached in the same time."""
     seeds = min(len(found) for found in others.values())
-    words = f"In the same time, median of {seeds} seed{'s' if seeds > 1 else ''}:"
+    words = f"In the same CPU seconds, median of {seeds} seed{'s' if seeds > 1 else ''}:"
     lines = [
         words,
         "",
