@@ -11,6 +11,7 @@ import time
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 # Samples and width of the layer. The first ones are no multiples of 4: the rest is padded.
 SMALL = {"Primal": (2050, 24), "Krylov": (2050, 24), "Dual": (130, 128)}
+# K is larger than what every device keeps a copy of inside of a `jit`.
 LARGE = {"Primal": (12288, 84), "Krylov": (24576, 84), "Dual": (2160, 230)}
 COUNTS = 1, 2, 4, 8
 
