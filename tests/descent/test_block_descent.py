@@ -254,7 +254,7 @@ def test_a_metric_that_overflows_does_not_stay_in_the_averages():
 def test_a_rate_that_is_not_finite_is_named():
     opt = pb.BlockDescent(PROBLEM, rate=lambda count: jnp.nan * count.astype(float))
     _, _, record = opt.step(PARAMS, opt.init(PARAMS), (X, Y))
-    assert record.result == pb.RESULTS.nonfinite_vector and bool(record.failed)
+    assert record.result == pb.RESULTS.nonfinite_move and bool(record.failed)
 
 
 def test_the_norm_of_the_gradient_is_in_the_record():

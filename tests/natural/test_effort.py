@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from helpers import normal
 
 import pullback as pb
-from pullback._natural.effort import PATIENCE, SMALL, effort
+from pullback._natural.effort import FULL, PATIENCE, SMALL, effort
 from pullback._problem.batch import as_batch
 
 X, Y = normal(6, 3), normal(6, seed=1)
@@ -23,9 +23,9 @@ def convolved(p, x):
     return jnp.sum(jnp.stack([jnp.convolve(row, p, mode="same") for row in x]), axis=1)
 
 
-def chosen(model, count=6, **options):
+def chosen(model, count=6, step=0):
     x = jnp.ones((count, 3))
-    return effort(pb.Composite(model), normal(3, seed=2), as_batch((x,)), **options)
+    return effort(pb.Composite(model), normal(3, seed=2), as_batch((x,))).at(step)
 
 
 def test_a_loop_or_a_convolution_takes_more():
@@ -35,8 +35,8 @@ def test_a_loop_or_a_convolution_takes_more():
 
 def test_large_problems_and_long_loops_take_all():
     assert chosen(dense, SMALL // 3) == 0 and chosen(dense, SMALL // 3 + 1) is None
-    assert chosen(dense, steps=PATIENCE // 18) == 0
-    assert chosen(dense, steps=PATIENCE // 18 + 1) is None
+    assert chosen(dense, step=PATIENCE // 18) == 0
+    assert chosen(dense, step=PATIENCE // 18 + 1) is None
 
 
 def test_a_model_without_a_hash_and_one_without_data():
@@ -45,7 +45,7 @@ def test_a_model_without_a_hash_and_one_without_data():
             return x @ p
 
     assert chosen(Network()) == 1
-    assert effort(pb.Composite(lambda p: p), normal(3), as_batch(None)) is None
+    assert effort(pb.Composite(lambda p: p), normal(3), as_batch(None)) == FULL
 
 
 def test_the_same_numbers_with_every_effort(monkeypatch):

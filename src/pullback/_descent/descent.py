@@ -26,7 +26,7 @@ from .._base.tree import as_data, cast_like, has_half, structure
 from .._base.types import Covector, Params, Scalar
 from .._compat.devices import Layout, shared
 from .._compat.xla import jit
-from .._natural.effort import EFFORTS, effort
+from .._natural.effort import EFFORTS, Efforts, effort
 from .._natural.outcome import RETRIED, retried
 from .._natural.subproblem import subproblem
 from .._problem.batch import AnyBatch
@@ -205,8 +205,9 @@ class NaturalGradientDescent(HasLoss):
         traced = is_traced(arguments)
         _, point, _, data, other, *_ = arguments
         with half_explained(params):
-            made = 0 if traced else int(state.count)
-            level = None if traced else effort(self.problem, point, data, other, steps=made)
+            level = None
+            if not traced:
+                level = effort(self.problem, point, data, other).at(int(state.count))
             run, arguments = _program(level, arguments)
             moved, new, record = run(*arguments, careful=traced)
         if not traced and retried(record.result):
@@ -229,6 +230,15 @@ class NaturalGradientDescent(HasLoss):
             run, arguments = _program(None, arguments)
             moved, new, record = run(*arguments, careful=False)
         return cast_like(moved, params), new, record, among(record.result, RETRIED)
+
+    def efforts(self, params: Params, batch: AnyBatch) -> Efforts:
+        """Return how hard XLA works on the steps of a loop with such batches. `fit` calls it.
+
+        **Arguments:**
+
+        - `params`, `batch`: as of `step`; shapes are enough.
+        """
+        return effort(self.problem, params, batch, self.metric_batch)
 
     def as_data(self) -> "NaturalGradientDescent":
         """Return the optimiser with its numbers as arrays: another rate or damping is then data.

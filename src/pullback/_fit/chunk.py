@@ -8,6 +8,7 @@ the host calls it again. This is decided by the program alone, so that a resumed
 bits.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,8 +75,17 @@ class Chunk(eqx.Module):
     """Whether the next step was attempted without an answer."""
 
 
-@jit
-def run_chunk(task: Task, params: Any, state: Any, sampler: Any) -> Chunk:
+def run_chunk(effort: int | None, *arguments: Any) -> Chunk:
+    """Make the steps of a task, with a program that XLA compiles with an effort (`xla.py`)."""
+    return _compiled(effort)(*arguments)
+
+
+@functools.cache
+def _compiled(effort: int | None) -> Callable[..., Chunk]:
+    return jit(_run_chunk, effort)
+
+
+def _run_chunk(task: Task, params: Any, state: Any, sampler: Any) -> Chunk:
     """Make steps until there are `count`, one has failed, or an attempt had no answer."""
     no = jnp.asarray(False)
 

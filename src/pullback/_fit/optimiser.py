@@ -38,6 +38,10 @@ class Optimiser(Protocol):
     returns what `step` does and a fourth value, whether it has no answer; then `step` is called.
     `NaturalGradientDescent` leaves out there what takes long to compile and is rarely needed.
 
+    A method `efforts(params, batch)`, if there is one, returns two things: how hard XLA works on
+    the first steps (0, 1, or `None` for all it can), and the number of the step from which it does
+    all it can. Less compiles sooner and runs slower.
+
     A method `loss(params, batch)`, if there is one, returns the loss on a batch, which
     `fit(validate=...)` needs.
     """
@@ -82,8 +86,8 @@ def check_optimiser(opt: Any) -> None:
         )
 
 
-def attempt_of(opt: Any) -> Callable[..., Any] | None:
-    """Return the method `attempt` that belongs to `step`, if there is one.
+def beside_step(opt: Any, name: str) -> Callable[..., Any] | None:
+    """Return the method `attempt`, or `efforts`, that belongs to `step`, if there is one.
 
     Both are of one class: a `step` of a derived class, or of a wrapper that passes on what it does
     not know, is not gone round.
@@ -92,7 +96,7 @@ def attempt_of(opt: Any) -> Callable[..., Any] | None:
         return None
     for kind in type(opt).__mro__:
         if "step" in vars(kind):
-            return opt.attempt if "attempt" in vars(kind) else None
+            return getattr(opt, name) if name in vars(kind) else None
     return None
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._compat.processes import described
+from .._natural.effort import FULL, Efforts
 from .batches import AbstractSource
 from .checkpoint import Snapshot, Store
 from .chunk import CAPACITY, Chunk, Task, run_chunk
@@ -21,7 +22,7 @@ from .failure import reason
 from .folder import InUse
 from .history import History, columns_of
 from .looks import Looks
-from .optimiser import Optimiser, attempt_of
+from .optimiser import Optimiser, beside_step
 from .outcome import Fit, FitError, Report
 from .processes import ProcessLost, lost
 from .progress import Progress
@@ -67,6 +68,8 @@ class Run:
         self.ending = ending
         self.watch = watch
         self.continued = continued
+        self.known = (None, FULL)
+        """Shapes, and the efforts for them."""
         self.now = start
         self.parts = [start.history]
         self.begun = time.monotonic()
@@ -169,8 +172,11 @@ class Run:
         arrays, data = self.devices.enter((arrays, data))
         key, opt = self.devices.untyped((now.key, opt))
         opt = self.devices.informed(opt)
-        attempt, made = attempt_of(opt), 0
+        attempt, made = beside_step(opt, "attempt"), 0
+        efforts = self.efforts(source, data, key, arrays, static)
         while made < count and not (failed and self.throw):
+            at = now.step + made
+            until = made + efforts.left(at, count - made)
             # After an attempt without an answer comes one step that has one, then attempts again,
             # so that what a step computes does not depend on where the run was resumed.
             step = opt.step if attempt is None or unanswered else attempt
@@ -185,11 +191,11 @@ class Run:
                     key=key,
                     start=jnp.asarray(now.step),
                     first=jnp.asarray(made),
-                    count=jnp.asarray(made + 1 if unanswered else count),
+                    count=jnp.asarray(made + 1 if unanswered else until),
                     static=static,
                     stop_on_failure=self.throw,
                 )
-            chunk = self.run(task, arrays)
+            chunk = self.run(task, arrays, efforts.at(at))
             arrays = (chunk.params, chunk.state, chunk.sampler)
             rows = range(made, int(chunk.made))
             failed, unanswered, made = bool(chunk.failed), bool(chunk.unanswered), rows.stop
@@ -200,11 +206,33 @@ class Run:
         there = Snapshot(params, state, now.key, now.step + made, History({}), sampler)
         return there, self.looks.widened(self.owner, History.join(parts)), failed
 
-    def run(self, task: Task, arrays: tuple[Any, ...]) -> Chunk:
+    def efforts(
+        self, source: AbstractSource, data: Any, key: Any, arrays: tuple[Any, ...], static: Any
+    ) -> Efforts:
+        """Return how hard XLA works on the steps, as the optimiser declares for such batches."""
+        declared = beside_step(self.opt, "efforts")
+        shapes = described((arrays, data))
+        if declared is None or shapes == self.known[0]:
+            return self.known[1]
+        found = []
+
+        def look(arrays, data):
+            params, _, sampler = eqx.combine(arrays, static)
+            batch, _ = source.draw(data, key, params, sampler, zero)
+            found.append(Efforts(*declared(params, batch)))
+
+        zero = jnp.asarray(0)
+        with self.devices.around():
+            # Traced for its shapes only.
+            eqx.filter_eval_shape(look, arrays, data)
+        self.known = (shapes, found[0])
+        return found[0]
+
+    def run(self, task: Task, arrays: tuple[Any, ...], effort: int | None) -> Chunk:
         """Make the steps of a task."""
         try:
             with self.devices.around():
-                chunk = run_chunk(task, *arrays)
+                chunk = run_chunk(effort, task, *arrays)
             return jax.block_until_ready(chunk) if self.processes.several else chunk
         except jax.errors.JaxRuntimeError as error:
             if not self.processes.several:

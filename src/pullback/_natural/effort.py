@@ -9,7 +9,7 @@ the problem and the number of the step only, so that a repeated loop has the sam
 """
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,21 +34,39 @@ EFFORTS: tuple[int | None, ...] = (None, 1, 0)
 _slow: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 
 
-def effort(
-    problem: AbstractProblem, params: Params, *batches: AnyBatch | None, steps: int = 0
-) -> int | None:
-    """Return the effort for a problem at a point after so many steps, `None` for all of it."""
+class Efforts(NamedTuple):
+    """How hard XLA works on the steps of a loop."""
+
+    first: int | None
+    """The effort of the first steps, `None` for all of it."""
+    until: int
+    """The number of the step from which all of it is taken."""
+
+    def at(self, step: int) -> int | None:
+        """Return the effort of a step."""
+        return self.first if step < self.until else None
+
+    def left(self, step: int, count: int) -> int:
+        """Return how many of `count` steps from `step` on have the effort of the first of them."""
+        return min(count, self.until - step) if step < self.until else count
+
+
+FULL = Efforts(None, 0)
+
+
+def effort(problem: AbstractProblem, params: Params, *batches: AnyBatch | None) -> Efforts:
+    """Return the efforts for a problem at a point."""
     size = entries(params, *batches)
-    if size is None or size > SMALL or size * steps > PATIENCE:
-        return None
+    if size is None or size > SMALL:
+        return FULL
     assert batches[0] is not None
     try:
         parts = zip(problem.terms, batches[0].parts, strict=True)
         slow = [_has_loop(term, params, part) for term, part in parts]
     except TypeError:
         # A model that holds arrays has no hash, and no weak reference is kept of a bound method.
-        return 1
-    return 1 if any(slow) else 0
+        slow = [True]
+    return Efforts(1 if any(slow) else 0, PATIENCE // max(size, 1) + 1)
 
 
 def _has_loop(problem: Composite, params: Params, batch: Batch) -> bool:

@@ -202,7 +202,7 @@ def natural_gradient(
     problem, params, strategy = common
     arguments = (problem, params, data, strategy, other, not traced)
     with half_explained(given):
-        level = None if traced else effort(problem, params, data, other)
+        level = None if traced else effort(problem, params, data, other).first
         if layout is None:
             run = _jitted[level]
         else:
