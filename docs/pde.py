@@ -63,9 +63,9 @@ The step rule and the scale of the first layer (1; 0.5 for E, 0.1 for F') were c
 trials on one seed each. For F' the rate and the damping were chosen in the same way, for C the
 decaying rate and the minimum damping (seeds 2 to 4, 500 steps). Nothing else was tuned. E also
 draws new points but takes whole steps: the decaying rate was not tried there. D, F and G run with
-the published numbers of SPRING. For Burgers the inputs of the network were chosen after short trials on
-one seed; its points were changed once, from random ones to a lattice, after a run of seed 0 that
-stayed at a relative error of 3e-6. The rules on Helmholtz, Allen-Cahn and Kovasznay were not tuned.
+the published numbers of SPRING. For Burgers the inputs of the network were chosen after short
+trials on one seed. Its points were changed once, from random ones to a lattice, after a run of seed
+0 that stayed at a relative error of 3e-6. The rules on Helmholtz, Allen-Cahn and Kovasznay were not tuned.
 """
 
 
@@ -105,7 +105,7 @@ def named(kind: str) -> str | None:
 
 
 def read(folder: Path, seeds: int | None = None, fewer: bool = False) -> Runs:
-    """The runs in a folder; raises if one is not finished, or lacks seeds or steps if not `fewer`."""
+    """The runs in a folder; raises if one is not finished, or is short and not `fewer`."""
     name = named(folder.name)
     assert name is not None
     found = sorted(folder.glob("seed-*"), key=lambda path: int(path.name.removeprefix("seed-")))

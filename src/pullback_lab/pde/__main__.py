@@ -2,9 +2,10 @@
 
 A table and a picture have the errors against steps and wall-clock time, beside the published ones.
 With `--baselines` the usual training, Adam + L-BFGS and self-scaled Broyden, has as many CPU
-seconds as each run took. With `--out FOLDER` the tables, the pictures and all measurements are written there,
-and the same command resumes a run that was interrupted or killed. `--out FILE.md` names the file of
-the tables, and everything else lies beside it. `python -m pullback_lab.pde` is the same command.
+seconds as each run took. With `--out FOLDER` the tables, the pictures and all measurements are
+written there, and the same command resumes a run that was interrupted or killed. `--out FILE.md`
+names the file of the tables, and everything else lies beside it. `python -m pullback_lab.pde` is
+the same command.
 """
 
 import argparse

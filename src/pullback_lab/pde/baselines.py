@@ -99,7 +99,7 @@ def scale_by_broyden() -> optax.GradientTransformation:
         size, sy = jnp.linalg.norm(s) * jnp.linalg.norm(y), s @ y
         # Where the line search found no lower loss, the inverse begins anew.
         begun = (state.count > 0) & (jnp.linalg.norm(s) > 0)
-        # The first pair is one of the identity with the scale of the Hessian (Shanno and Phua, 1978).
+        # The first pair updates an identity with the scale of the Hessian (Shanno and Phua, 1978).
         first, identity, curvature = state.count == 1, jnp.eye(s.size, dtype=s.dtype), (y @ y) / sy
         old = jnp.where(first, identity / curvature, state.inverse)
         new = broyden_update(old, s, y, jnp.where(first, curvature, state.stiffness))

@@ -140,8 +140,8 @@ LAYER = 0.02
 def towards_the_layer(key, count):
     """Points (t, x) of [0, 1]², shifted by the key: a seventh of them has x < 0.01.
 
-    A golden lattice leaves no gaps, in which the residual would be larger than at the points. Points
-    are dense at all edges, as Chebyshev's are, so that nothing is extrapolated to them.
+    A golden lattice leaves no gaps, in which the residual would be larger than at the points. They
+    are dense at all edges, as Chebyshev's points are, so that nothing is extrapolated to them.
     """
     shift, i = jax.random.uniform(key, (2, 1)), jnp.arange(count, dtype=float)
     t, x = (shift + jnp.stack([i / count, i * (5**0.5 - 1) / 2])) % 1
