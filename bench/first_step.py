@@ -1,8 +1,9 @@
 """`python -m bench.first_step [policy ...] [--before REV]`: how long until the first step is made.
 
 Every case runs in a process of its own on one core, from the arrays on: tracing, compiling and the
-step itself, in CPU seconds. Then once more with what JAX's compilation cache kept of the first
-run. `--before` measures an earlier commit of this repository beside it, with the same script.
+step itself, by `opt.step` and by `fit`, in CPU seconds. Then once more with what JAX's compilation
+cache kept of the first run. `--before` measures an earlier commit of this repository beside it,
+with the same script.
 """
 
 import argparse
@@ -111,7 +112,7 @@ WARM = 2.0
 """The goal with a warm cache."""
 
 
-def first(name: str) -> None:
+def first(name: str, by: str) -> None:
     """Print the CPU seconds of the first step of a case, and of a later one."""
     import jax
 
@@ -123,17 +124,29 @@ def first(name: str) -> None:
     jax.block_until_ready((case.params, case.batch))
     start = time.process_time()
     opt = pb.NaturalGradientDescent(case.problem, **case.options)
-    params, state, _ = jax.block_until_ready(
-        opt.step(case.params, opt.init(case.params), case.batch)
-    )
+    run = _fitted if by == "fit" else _looped
+    params = run(opt, case.params, case.batch, 1)
     then = time.process_time()
-    for _ in range(LATER):
-        params, state, _ = opt.step(params, state, case.batch)
-    jax.block_until_ready(params)
+    run(opt, params, case.batch, LATER)
     print(then - start, (time.process_time() - then) / LATER)
 
 
-def measured(name: str, source: Path, cache: Path) -> tuple[float, float]:
+def _looped(opt: Any, params: Any, batch: Any, steps: int) -> Any:
+    import jax
+
+    state = opt.init(params)
+    for _ in range(steps):
+        params, state, _ = opt.step(params, state, batch)
+    return jax.block_until_ready(params)
+
+
+def _fitted(opt: Any, params: Any, batch: Any, steps: int) -> Any:
+    import pullback as pb
+
+    return pb.fit(opt, params, batch, steps).params
+
+
+def measured(name: str, by: str, source: Path, cache: Path) -> tuple[float, float]:
     """Run a case in a process of its own, on one core."""
     environment = os.environ | {
         "PYTHONPATH": f"{source}{os.pathsep}{ROOT}",
@@ -144,7 +157,7 @@ def measured(name: str, source: Path, cache: Path) -> tuple[float, float]:
     }
     core = {min(os.sched_getaffinity(0))} if hasattr(os, "sched_setaffinity") else None
     pinned = (lambda: os.sched_setaffinity(0, core)) if core else None
-    command = [sys.executable, "-m", "bench.first_step", "--child", name]
+    command = [sys.executable, "-m", "bench.first_step", "--child", name, by]
     made = subprocess.run(
         command, env=environment, cwd=ROOT, preexec_fn=pinned, capture_output=True, text=True
     )
@@ -167,25 +180,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.first_step", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(CASES))
     parser.add_argument("--before", metavar="REV", help="an earlier commit to measure beside it")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        first(given.child)
+        first(*given.child)
         return 0
     late = False
     with tempfile.TemporaryDirectory() as folder:
         sources = {"now": ROOT / "src"}
         if given.before:
             sources = {given.before: extracted(given.before, Path(folder))} | sources
-        print("| first step, CPU s | version | cold | goal | warm cache | goal | later steps, ms |")
-        print("|---|---|---|---|---|---|---|")
-        for name, (version, source) in itertools.product(given.names, sources.items()):
-            cache = Path(folder) / "cache" / version / name
+        print("| first step, CPU s | by | version | cold | goal | warm cache | goal | later, ms |")
+        print("|---|---|---|---|---|---|---|---|")
+        for name, by, (version, source) in itertools.product(
+            given.names, ("opt.step", "fit"), sources.items()
+        ):
+            cache = Path(folder) / "cache" / version / by / name
             goal = CASES[name][2]
-            cold, later = measured(name, source, cache)
-            warm, _ = measured(name, source, cache)
+            cold, later = measured(name, by, source, cache)
+            warm, _ = measured(name, by, source, cache)
             late |= version == "now" and (cold > goal or warm > WARM)
-            cells = (name, version, f"{cold:.1f}", goal, f"{warm:.1f}", WARM, f"{1e3 * later:.1f}")
+            cells = (
+                name,
+                by,
+                version,
+                f"{cold:.1f}",
+                goal,
+                f"{warm:.1f}",
+                WARM,
+                f"{1e3 * later:.1f}",
+            )
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return int(late)
 
