@@ -33,7 +33,10 @@ def test_an_old_or_missing_netket_is_said_before_it_is_imported(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(script).parent))
     monkeypatch.setitem(sys.modules, "netket", None)
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
-    for version, words in (("3.9.1", r"NetKet 3\.9\.1 is too old"), ("3.23.0", "This needs NetKet")):
+    for version, words in (
+        ("3.9.1", r"NetKet 3\.9\.1 is too old"),
+        ("3.23.0", "This needs NetKet"),
+    ):
         monkeypatch.setattr(importlib.metadata, "version", lambda _, v=version: v)
         for call in calls:
             with pytest.raises(ImportError, match=words):
