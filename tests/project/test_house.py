@@ -54,7 +54,7 @@ TEXT = sorted(
     path
     for folder in ("src", "tests", "examples", "bench")
     for path in (ROOT / folder).rglob("*.py")
-    if ".venv" not in path.parts
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
 )
 
 
