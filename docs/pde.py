@@ -16,6 +16,7 @@ import itertools
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,18 +44,23 @@ HEAD = """
 Written by `python docs/pde.py` from the results of
 
 ```sh
-pullback pde A B C D E --seeds 5
-pullback pde "F'" G Burgers
+{commands}
 ```
 
 with version {versions}, {dates}. All runs use float64 and two CPU cores at most; the seconds
 include compilation. Errors are measured at 20 000 uniform points that are not training points.
-{missing}
+{busy}{missing}
 ### Beside the published curves
 
 Our median error over the least published one at the same step, at every step to which both went.
 Errors of F' and G are relative.
 
+"""
+ALL = """\
+pullback pde A B C D E --seeds 5
+pullback pde "F'" G Burgers"""
+BUSY = """\
+Other programs had most of a core for part of the time, so wall seconds exceed CPU seconds.
 """
 TAIL = """
 ### How the settings were chosen
@@ -65,7 +71,8 @@ decaying rate and the minimum damping (seeds 2 to 4, 500 steps). Nothing else wa
 draws new points but takes whole steps: the decaying rate was not tried there. D, F and G run with
 the published numbers of SPRING. For Burgers the inputs of the network were chosen after short
 trials on one seed. Its points were changed once, from random ones to a lattice, after a run of seed
-0 that stayed at a relative error of 3e-6. The rules on Helmholtz, Allen-Cahn and Kovasznay were not tuned.
+0 that stayed at a relative error of 3e-6. The rules on Helmholtz, Allen-Cahn and Kovasznay were not
+tuned.
 """
 
 
@@ -87,6 +94,20 @@ class Runs(NamedTuple):
         """How these runs differ from the default ones, in words."""
         found = [(re.search(suffix, self.kind), words) for suffix, words in SUFFIXES.items()]
         return [match.expand(words) for match, words in found if match]
+
+    @property
+    def command(self) -> str:
+        """The command that makes these runs."""
+        steps, name = min(note["steps"] for note in self.notes), self.name
+        words = [f'"{name}"' if "'" in name else name]
+        words += [f"--seeds {len(self.seeds)}"] * (len(self.seeds) > 1)
+        words += [f"--steps {steps}"] * (steps < STEPS[name]) + ["--baselines"] * bool(self.others)
+        return " ".join(["pullback pde", *words])
+
+    @property
+    def busy(self) -> bool:
+        """Whether the processor worked for much less time than passed."""
+        return any(run[-1].cpu < 0.8 * run[-1].seconds for run in self.seeds)
 
     @property
     def lacking(self) -> str:
@@ -186,9 +207,11 @@ def section(folder: Path, names: Sequence[str] = ()) -> str:
     notes = [note for runs in (*needed, *more) for note in runs.notes]
     dates = sorted({note["date"] for note in notes})
     text = HEAD.format(
+        commands="\n".join(runs.command for runs in needed) if names else ALL,
+        busy=BUSY if any(runs.busy for runs in (*needed, *more)) else "",
         versions=", ".join(sorted({note["version"] for note in notes})),
         dates=" to ".join(dict.fromkeys((dates[0], dates[-1]))),
-        missing=f"\n**{words.strip()}**\n" if words else "",
+        missing=f"\n{textwrap.fill(f'**{words.strip()}**', 100)}\n" if words else "",
     )
     text += beside(needed)
     for runs in (*needed, *more):

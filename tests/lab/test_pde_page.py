@@ -13,11 +13,11 @@ script = runpy.run_path(str(SCRIPT))
 BEFORE = "# Page\n\nwords\n\n## Measured\n\nold tables\n\n### A\n\nold\n\n## After\n\nmore words\n"
 
 
-def write(folder, kind, seed, steps, error=1e-9, **changed):
+def write(folder, kind, seed, steps, error=1e-9, cpu=1.0, **changed):
     """The files of a run that `pullback pde` has finished."""
     place = folder / "runs" / kind / f"seed-{seed}"
     place.mkdir(parents=True, exist_ok=True)
-    row = {"seconds": 1.0, "cpu": 1.0, "loss": 0.0, "error": error, "relative": 2 * error}
+    row = {"seconds": 1.0, "cpu": cpu, "loss": 0.0, "error": error, "relative": 2 * error}
     lines = [json.dumps({"step": step} | row) for step in (0, 10, 100, 1600, steps)]
     (place / "measured.jsonl").write_text("\n".join(dict.fromkeys(lines)) + "\n")
     note = {"complete": True, "steps": steps, "made": steps, "version": "9.8", "date": "2030-01-02"}
@@ -90,8 +90,13 @@ def test_runs_that_are_short_are_shown_if_they_are_named_and_are_said_to_be_shor
         write(tmp_path, "A", seed, 1700)
     write(tmp_path, "Kovasznay", 0, STEPS["Kovasznay"])
     text = script["page"](BEFORE, tmp_path, ["A", "Kovasznay"])
-    assert "Burgers. Fewer seeds or steps: A (3 of 5 seeds, 1700 of 3200 steps).**" in text
+    words = " ".join(text.split())
+    assert "Burgers. Fewer seeds or steps: A (3 of 5 seeds, 1700 of 3200 steps).**" in words
     assert "median of 3 seeds" in text and "### Kovasznay: " in text
+    assert "```sh\npullback pde A --seeds 3 --steps 1700\npullback pde Kovasznay\n```" in text
+    assert "Other programs" not in text
+    write(tmp_path, "A", 0, 1700, cpu=0.1)
+    assert "points.\nOther programs had" in script["page"](BEFORE, tmp_path, ["A", "Kovasznay"])
     with pytest.raises(SystemExit, match="has no runs of B"):
         script["page"](BEFORE, tmp_path)
     write(tmp_path, "A", 1, 1700, complete=False, made=70)

@@ -1,10 +1,12 @@
 """Adam + L-BFGS and self-scaled Broyden: the update, quadratics, an equation, and the command."""
 
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from pullback import pde
@@ -100,6 +102,32 @@ def test_a_quadratic_function_is_minimised(method):
     found, _, value = steps(start, transformation.init(start), None, jnp.asarray(150))
     assert float(loss(start, None)) > 1 and float(value) < 1e-16
     np.testing.assert_allclose(found, least, atol=1e-6)
+
+
+class Searched(NamedTuple):
+    """What a line search keeps."""
+
+    value: jax.Array
+    grad: jax.Array
+    count: jax.Array
+
+
+@pytest.mark.parametrize("end", [1.5, np.inf, np.nan])
+def test_a_search_that_fails_does_not_raise_the_loss(end):
+    """Two good steps, then one that ends higher: it is left out, and the method begins anew."""
+
+    def update(gradient, state, params, *, value_fn, **_):
+        good = state.count < 2
+        new = jnp.where(good, 0.5, jnp.where(jnp.isfinite(end), -end, end)) * params
+        return new - params, Searched(value_fn(new), jax.grad(value_fn)(new), state.count + 1)
+
+    init = lambda v: Searched(jnp.asarray(jnp.inf), jnp.zeros_like(v), jnp.zeros((), int))
+    transformation = optax.GradientTransformationExtraArgs(init, update)
+    steps = baselines.steps_of(transformation, lambda v, batch: v @ v)
+    v = jnp.asarray([3.0, 4.0])
+    for count, norm, kept in ((2, 1.25, 2), (3, 1.25, 0), (5, 0.3125, 2), (6, 0.3125, 0)):
+        found, state, _ = steps(v, transformation.init(v), None, jnp.asarray(count))
+        assert float(jnp.linalg.norm(found)) == norm and int(state.count) == kept
 
 
 @pytest.mark.parametrize("method", METHODS)

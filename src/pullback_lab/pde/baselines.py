@@ -42,6 +42,8 @@ MEMORY = 50
 """How many pairs L-BFGS remembers."""
 RENEWED = 500
 """After how many steps points are new, where the problem draws new ones."""
+SLACK = 1e-6
+"""By what part the loss may rise in a step: that of the approximate conditions of the search."""
 LARGEST = 5000
 """Of how many parameters the dense inverse Hessian is kept at most."""
 
@@ -142,10 +144,17 @@ def steps_of(transformation: Any, loss: Callable[[Array, Any], Array]) -> Callab
                 value, gradient = jax.value_and_grad(here)(params)
             else:
                 value, gradient = differential(params, state=state)
-            update, state = transformation.update(
+            update, new = transformation.update(
                 gradient, state, params, value=value, grad=gradient, value_fn=here
             )
-            return optax.apply_updates(params, update), state, value
+            there = optax.apply_updates(params, update)
+            if not kept:
+                return there, new, value
+            # Optax takes the last step of a search that failed, and the loss may rise: such a step
+            # is left out, and the method begins anew.
+            low = optax.tree.get(new, "value") <= value + SLACK * jnp.abs(value)
+            begin = lambda: (params, transformation.init(params))
+            return *jax.lax.cond(low, lambda: (there, new), begin), value
 
         value = jnp.full((), jnp.nan, params.dtype)
         return jax.lax.fori_loop(0, count, step, (params, state, value))
