@@ -25,7 +25,7 @@ def draw(
     """A figure of two panels; `others` are the runs of baselines, by name."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     ours = f"pullback, {len(runs)} seed{'s' * (len(runs) > 1)}, two CPU cores at most"
     for panel, name, label in zip(panels, ("step", "seconds"), ("steps", "seconds"), strict=True):
@@ -47,7 +47,8 @@ def draw(
         panel.set_xlabel(label)
         panel.grid(True, which="major", alpha=0.3)
     panels[0].set_ylabel("root mean square error")
-    panels[0].legend(fontsize=8)
+    # Beside the panels: there it hides no curve.
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.suptitle(title)
     return figure
 
