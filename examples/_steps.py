@@ -1,19 +1,17 @@
 """Steps and CPU seconds of natural gradients and of Adam until a loss is reached."""
 
-import os
 import time
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
+from _core import stay_on_one_core
 
 import pullback as pb
 
 CHUNK, RATES = 50, (0.1, 0.01, 0.001)
-# On one core: threads that wait for each other would count as CPU time.
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+stay_on_one_core()
 
 
 def natural(problem, params, batch, enough, step, most=500):

@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from _core import stay_on_one_core
 
 import pullback as pb
 
 BATCH = 64
+stay_on_one_core()
 
 
 class Data(NamedTuple):

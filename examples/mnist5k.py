@@ -1,6 +1,6 @@
 """Small convolutional networks on noisy minibatches: who wins at equal CPU time?
 
-`python examples/mnist5k.py [--quick] [--seconds 20] [--only digits] [FOLDER]` trains on 5000 digits
+`python examples/mnist5k.py [--quick] [--seconds 3] [--only digits] [FOLDER]` trains on 5000 digits
 of MNIST (`pip install pullback[mnist]`) and on scikit-learn's digits with AdamW, Muon, SOAP,
 `BlockDescent`, `solver.Blocks` and the natural gradient. Each has four settings, of which the
 validation split chooses, then five seeds. An interrupted run resumes; table and picture are in
@@ -21,7 +21,7 @@ SEEDS = range(5)
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="digits, a second in all")
-    parser.add_argument("--seconds", type=float, default=20.0, help="CPU time of each run")
+    parser.add_argument("--seconds", type=float, default=3.0, help="CPU time of each run")
     parser.add_argument("--only", choices=("mnist5k", "digits"), help="one of the two")
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER / "mnist5k")
     return parser.parse_args()
