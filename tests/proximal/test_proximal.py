@@ -116,6 +116,22 @@ def test_mirror_steps_on_the_simplex_satisfy_their_optimality_conditions(mirror)
     assert float(edge[0]) == 0.0 and np.isclose(float(jnp.sum(edge)), 1.0, rtol=1e-12)
 
 
+def test_a_reverse_step_does_not_rely_on_a_difference_that_is_exactly_zero():
+    """Optimised, XLA computes g/λ twice with other roundings: min(g/λ - min g/λ) is not zero."""
+    optimised = {
+        "xla_backend_optimization_level": 3,
+        "xla_llvm_disable_expensive_passes": False,
+    }
+    move = pb.ReverseKLMirror().move
+    step = jax.jit(lambda p, g, weight: move(p, g / weight)[0], compiler_options=optimised)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        p, g, weight = rng.dirichlet(np.full(5, 3.0)), rng.normal(size=5), rng.uniform(0.5, 2.0)
+        u = np.asarray(step(jnp.asarray(p), jnp.asarray(g), weight))
+        assert np.all(u > 0) and np.isclose(np.sum(u), 1.0, rtol=1e-14)
+        assert np.ptp(g / weight - p / u) < 1e-12
+
+
 def test_bregman_steps_are_straight_in_the_dual_coordinates_and_have_a_range():
     theta = jnp.asarray([0.4, -1.0])
     partition = lambda s: jnp.sum(jax.nn.softplus(s))

@@ -139,6 +139,9 @@ def _reverse(p: Array, g: Array) -> Array:
     """
     support = p > 0
     a = g - jnp.min(jnp.where(support, g, jnp.inf), axis=-1, keepdims=True)
+    # XLA may compute g twice with other roundings, if it is itself a product: the least a is then
+    # -1e-17, and Σ p/(a + s) negative for a small s.
+    a = jnp.maximum(a, 0.0)
     shifted = lambda s: jnp.where(support, a + s, 1.0)
     moved = lambda s: jnp.where(support, p / shifted(s), 0.0)
     total = lambda s: jnp.sum(moved(s), axis=-1, keepdims=True)
