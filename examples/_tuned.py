@@ -211,14 +211,14 @@ def picture(curves: dict[str, list], path: Path, title: str) -> None:
     """Draw the median test loss against time."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.5, 4.5), layout="constrained")
+    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, runs in curves.items():
         shortest = min(len(run) for run in runs)
         middle = np.median([run[:shortest] for run in runs], axis=0)
         axes.plot(*middle.T, "o-", ms=3, label=name)
     axes.set(xlabel="CPU seconds", ylabel="test loss", title=title, yscale="log")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=150)
 
 
