@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pullback_lab.pde.cases import STEPS
+from pullback_lab.pde.run import Measured
+from pullback_lab.pde.table import at_equal_seconds
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "pde.py"
 script = runpy.run_path(str(SCRIPT))
@@ -124,3 +126,13 @@ def test_an_averaged_metric_is_said(finished):
 def test_the_page_has_the_section():
     page = script["PAGE"].read_text(encoding="utf-8")
     assert page.count(script["TITLE"]) == 1 and "python docs/pde.py" in page
+
+
+def test_methods_are_compared_at_the_shortest_time_of_all():
+    """Ours was continued to 100 CPU seconds, and has 3.0e-08 at the 20 of the baseline."""
+    mark = lambda step, cpu, error: Measured(
+        step=step, seconds=cpu, cpu=cpu, error=error, relative=error, loss=error
+    )
+    ours = [mark(100, 10.0, 1e-6), mark(400, 20.0, 3e-8), mark(3200, 100.0, 1e-11)]
+    text = at_equal_seconds([ours], {"other": [[mark(5000, 20.5, 2e-9)]]})
+    assert "| pullback | 400 | 20 | 20 | 3.0e-08" in text and "1.0e-11" not in text
